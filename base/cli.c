@@ -1,0 +1,163 @@
+#include "base/cli.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static const cli_option COMMON[] = {
+    { "--json", NULL, "one JSON object per line", CLI_FLAG, offsetof(cli_common, json) },
+    { "--quiet", NULL, "no progress and no notes on stderr", CLI_FLAG, offsetof(cli_common, quiet) },
+    { "--color", "WHEN", "auto, always or never", CLI_STR, offsetof(cli_common, color) },
+    { "--threads", "N", "threads of the CPU kernels (default: all)", CLI_INT, offsetof(cli_common, threads) },
+    { "--help", NULL, "this text", CLI_FLAG, offsetof(cli_common, help) },
+};
+enum { N_COMMON = sizeof COMMON / sizeof COMMON[0] };
+
+/* Matches "NAME" or "NAME=value"; *value is set for the latter. */
+static const cli_option *find(const cli_option *list, int n, const char *arg, const char **value)
+{
+    for (int i = 0; i < n; i++) {
+        size_t len = strlen(list[i].name);
+        if (strncmp(arg, list[i].name, len) != 0) continue;
+        if (arg[len] == 0) { *value = NULL; return &list[i]; }
+        if (arg[len] == '=' && len > 2) { *value = arg + len + 1; return &list[i]; }
+    }
+    return NULL;
+}
+
+err_code cli_int(const char *text, const char *what, int64_t lo, int64_t hi, int64_t *out, err *e)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (errno || end == text || *end || v < lo || v > hi)
+        return err_set(e, ERR_ARG, "%s: found '%s', wanted an integer from %lld to %lld", what, text, (long long)lo,
+                       (long long)hi);
+    *out = v;
+    return ERR_OK;
+}
+
+static err_code store(const cli_option *o, void *base, const char *value, err *e)
+{
+    char *at = (char *)base + o->offset;
+    switch (o->type) {
+    case CLI_FLAG:
+        if (value) return err_set(e, ERR_ARG, "%s takes no value, found '%s'", o->name, value);
+        *(bool *)at = true;
+        return ERR_OK;
+    case CLI_STR:
+        *(const char **)at = value;
+        return ERR_OK;
+    case CLI_INT:
+        return cli_int(value, o->name, INT64_MIN, INT64_MAX, (int64_t *)at, e);
+    case CLI_COUNT:
+        return cli_int(value, o->name, 1, INT32_MAX, (int64_t *)at, e);
+    case CLI_MULTI: {
+        cli_list *l = (cli_list *)at;
+        if (l->count == CLI_LIST_MAX) return err_set(e, ERR_ARG, "%s: more than %d times", o->name, CLI_LIST_MAX);
+        l->item[l->count++] = value;
+        return ERR_OK;
+    }
+    }
+    return ERR_OK;
+}
+
+/* Counts words of "MODEL [PATTERN] T..": at least *lo, at most *hi arguments. */
+static void wanted_args(const char *spec, int *lo, int *hi)
+{
+    *lo = *hi = 0;
+    const char *p = spec;
+    while (*p) {
+        while (*p == ' ') p++;
+        if (!*p) break;
+        size_t n = strcspn(p, " ");
+        (*hi)++;
+        if (*p != '[') (*lo)++;
+        if (n > 2 && strstr(p, "..") && strstr(p, "..") < p + n) *hi = CLI_ARGS_MAX;
+        p += n;
+    }
+}
+
+err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, cli_common *common, cli_args *args, err *e)
+{
+    *common = (cli_common){ .color = "auto" };
+    *args = (cli_args){ 0 };
+    bool ended = false;
+    for (int i = 0; i < argc; i++) {
+        const char *a = argv[i], *value = NULL;
+        if (!ended && strcmp(a, "--") == 0) { ended = true; continue; }
+        if (ended || a[0] != '-' || a[1] == 0) {
+            if (args->count == CLI_ARGS_MAX) return err_set(e, ERR_ARG, "more than %d arguments", CLI_ARGS_MAX);
+            args->item[args->count++] = a;
+            continue;
+        }
+        void *base = opts;
+        const cli_option *o = find(self->options, self->n_options, a, &value);
+        if (!o) { o = find(COMMON, N_COMMON, a, &value); base = common; }
+        if (!o)
+            return err_set(e, ERR_ARG, "option %s is unknown, see sparktape %s --help", a, self->name);
+        if (o->type != CLI_FLAG && !value) {
+            if (i + 1 >= argc) return err_set(e, ERR_ARG, "%s: found nothing, wanted %s", o->name, o->value);
+            value = argv[++i];
+        }
+        TRY(store(o, base, value, e));
+    }
+    if (common->help) return ERR_OK;
+    if (strcmp(common->color, "auto") && strcmp(common->color, "always") && strcmp(common->color, "never"))
+        return err_set(e, ERR_ARG, "--color: found '%s', wanted auto, always or never", common->color);
+    if (common->threads < 0 || common->threads > 4096)
+        return err_set(e, ERR_ARG, "--threads: found %lld, wanted 1 to 4096", (long long)common->threads);
+    int lo, hi;
+    wanted_args(self->args, &lo, &hi);
+    if (args->count < lo || args->count > hi)
+        return err_set(e, ERR_ARG, "found %d arguments, wanted %s, see sparktape %s --help", args->count,
+                       self->args[0] ? self->args : "none", self->name);
+    return ERR_OK;
+}
+
+static void help_row(const cli_option *o)
+{
+    char left[64];
+    snprintf(left, sizeof left, "%s%s%s", o->name, o->value ? " " : "", o->value ? o->value : "");
+    printf("  %-26s %s\n", left, o->help);
+}
+
+void cli_help(const cli_command *self)
+{
+    printf("usage: sparktape %s %s%s[options]\n%s\n\n", self->name, self->args, self->args[0] ? " " : "", self->summary);
+    for (int i = 0; i < self->n_options; i++) help_row(&self->options[i]);
+    for (int i = 0; i < N_COMMON; i++) help_row(&COMMON[i]);
+}
+
+bool cli_color(const cli_common *common)
+{
+    if (strcmp(common->color, "always") == 0) return true;
+    if (strcmp(common->color, "never") == 0) return false;
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && !(no && *no) && !(term && strcmp(term, "dumb") == 0);
+}
+
+static bool glob(const char *p, const char *p_end, const char *s)
+{
+    const char *star = NULL, *back = NULL;
+    for (;;) {
+        if (p < p_end && *p == '*') { star = ++p; back = s; continue; }
+        if (!*s) break;
+        if (p < p_end && (*p == '?' || *p == *s)) { p++; s++; continue; }
+        if (!star) return false;
+        p = star;
+        s = ++back;
+    }
+    while (p < p_end && *p == '*') p++;
+    return p == p_end;
+}
+
+bool cli_match(const char *pattern, const char *name)
+{
+    for (;;) {
+        size_t n = strcspn(pattern, ",");
+        if (glob(pattern, pattern + n, name)) return true;
+        if (!pattern[n]) return false;
+        pattern += n + 1;
+    }
+}

@@ -1,0 +1,3 @@
+#include "base/hot.h"
+
+_Thread_local int hot_depth;

@@ -1,0 +1,71 @@
+#include "capture/commands.h"
+#include "capture/import.h"
+
+typedef struct import_words { const char *out, *map, *identity_from; } import_words;
+
+static const cli_option OPTIONS[] = {
+    { "-o", "T.tape", "the tape to write", CLI_STR, offsetof(import_words, out) },
+    { "--map", "FILE", "JSON object: {\"their.name\": \"round.0.s0.attn_out\", ...}", CLI_STR,
+      offsetof(import_words, map) },
+    { "--identity-from", "T.tape", "take identity, config and level from this tape (default: unknown)", CLI_STR,
+      offsetof(import_words, identity_from) },
+};
+
+enum { MAP_BYTES_MAX = 64 << 20 };
+
+static err_code report(const cli_common *common, const char *in, const char *out, const cap_import_result *r, err *e)
+{
+    if (!common->json) {
+        printf("%s: %llu values in %llu rounds, %.1f MB\n", out, (unsigned long long)r->n_values,
+               (unsigned long long)r->n_rounds, (double)r->bytes / 1e6);
+        return ERR_OK;
+    }
+    json_t *line = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I}", "schema", 1, "from", in, "path", out, "values",
+                             (json_int_t)r->n_values, "rounds", (json_int_t)r->n_rounds, "bytes", (json_int_t)r->bytes);
+    if (!line) return err_set(e, ERR_NOMEM, "no memory for the report");
+    err_code rc = fmt_json_print(stdout, line, e);
+    json_decref(line);
+    return rc;
+}
+
+static err_code import_file(const char *in, const import_words *words, const cli_common *common, err *e)
+{
+    fmt_safetensors *f = NULL;
+    fmt_tape *origin = NULL;
+    json_t *map = NULL;
+    cap_import_result result;
+    err_code rc = fmt_safetensors_open(in, &f, e);
+    if (rc == ERR_OK && words->map) rc = fmt_json_read(words->map, MAP_BYTES_MAX, &map, e);
+    if (rc == ERR_OK && map && !json_is_object(map))
+        rc = err_set(e, ERR_INPUT, "%s: found no object, wanted {\"their.name\": \"round.0.s0.attn_out\"}", words->map);
+    if (rc == ERR_OK && words->identity_from) rc = fmt_tape_open(words->identity_from, &origin, e);
+    if (rc == ERR_OK) {
+        const cap_import_options o = { map, origin, common->quiet };
+        rc = cap_import(f, words->out, &o, &result, e);
+    }
+    if (rc == ERR_OK) rc = report(common, in, words->out, &result, e);
+    fmt_tape_close(origin);
+    json_decref(map);
+    fmt_safetensors_close(f);
+    return rc;
+}
+
+static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
+{
+    import_words words = { 0 };
+    cli_common common;
+    cli_args args;
+    *exit_status = 0;
+    TRY(cli_parse(self, argc, argv, &words, &common, &args, e));
+    if (common.help) {
+        cli_help(self);
+        return ERR_OK;
+    }
+    if (!words.out || !words.out[0]) return err_set(e, ERR_ARG, "-o: found nothing, wanted T.tape");
+    return import_file(args.item[0], &words, &common, e);
+}
+
+const cli_command CMD_IMPORT = {
+    "import", "IN.safetensors", "values of a safetensors file (an export, another engine's dump) as a tape", OPTIONS,
+    sizeof OPTIONS / sizeof OPTIONS[0], run,
+};

@@ -1,0 +1,137 @@
+#include "capture/import.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "capture/joined.h"
+
+/* A tensor under the name it gets on the tape. */
+typedef struct item {
+    int32_t round, slot, order;
+    bool insert; /* of an insert: its slot comes before its place in the program */
+    char name[FMT_TAPE_NAME_BYTES];
+    const fmt_safetensors_entry *from;
+} item;
+
+static int compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+
+/* Inserts by slot, then the draft's inputs, windows and values: the order of a recorder. */
+static int by_order(const void *pa, const void *pb)
+{
+    const item *a = pa, *b = pb;
+    int c = compare(a->round, b->round);
+    if (!c) c = compare(b->insert, a->insert);
+    if (!c && a->insert) c = compare(a->slot, b->slot);
+    if (!c) c = compare(a->order, b->order);
+    if (!c) c = compare(a->slot, b->slot);
+    return c ? c : strcmp(a->name, b->name);
+}
+
+static err_code name_item(const fmt_safetensors *f, const fmt_safetensors_entry *from, const json_t *map, item *at, err *e)
+{
+    const char *name = from->name;
+    const json_t *mapped = json_object_get(map, name);
+    if (mapped && !json_is_string(mapped))
+        return err_set(e, ERR_INPUT, "%s: tensor %s: the map's entry is no string", fmt_safetensors_path(f), name);
+    if (mapped) name = json_string_value(mapped);
+    if (!cap_export_parse(name, &at->round, &at->slot, at->name)) {
+        if (mapped)
+            return err_set(e, ERR_INPUT, "%s: tensor %s: found '%s' in the map, wanted a name like round.0.s0.attn_out",
+                           fmt_safetensors_path(f), from->name, name);
+        return err_set(e, ERR_INPUT, "%s: tensor %s: wanted a name like round.0.s0.attn_out or round.0.insert.1.main_x, "
+                       "or an entry in --map", fmt_safetensors_path(f), name);
+    }
+    at->order = cap_name_order(at->name);
+    at->insert = strncmp(strchr(name + strlen("round."), '.'), ".insert.", 8) == 0;
+    at->from = from;
+    return ERR_OK;
+}
+
+static err_code make_items(const fmt_safetensors *f, const json_t *map, item *list, size_t n, err *e)
+{
+    for (size_t i = 0; i < n; i++) TRY(name_item(f, fmt_safetensors_at(f, i), map, &list[i], e));
+    qsort(list, n, sizeof *list, by_order);
+    for (size_t i = 1; i < n; i++)
+        if (by_order(&list[i], &list[i - 1]) == 0)
+            return err_set(e, ERR_INPUT, "%s: tensors %s and %s are the same value", fmt_safetensors_path(f),
+                           list[i - 1].from->name, list[i].from->name);
+    return ERR_OK;
+}
+
+/* NULL: no memory. */
+static json_t *head_of(const fmt_safetensors *f, const fmt_tape *origin)
+{
+    static const char *const TAKEN[] = { "identity", "config", "program" };
+    const json_t *meta = fmt_safetensors_metadata(f), *from = origin ? fmt_tape_head(origin) : NULL;
+    json_t *head = json_pack("{s:s, s:s}", "format", "sparktape", "producer", "import");
+    if (!head) return NULL;
+    const json_t *level = json_object_get(from, "level");
+    if (!level) level = json_object_get(meta, "level");
+    if (level) json_object_set(head, "level", (json_t *)(uintptr_t)level);
+    for (size_t i = 0; i < COUNT_OF(TAKEN); i++) {
+        const json_t *value = json_object_get(from, TAKEN[i]);
+        if (value) json_object_set(head, TAKEN[i], (json_t *)(uintptr_t)value);
+    }
+    if (!json_object_get(head, "identity"))
+        json_object_set_new(head, "identity", json_pack("{s:s}", "checkpoint", "unknown"));
+    json_object_set_new(head, "created", json_integer((json_int_t)(clock_wall_ns() / 1000000000u)));
+    json_object_set_new(head, "imported", meta ? json_deep_copy(meta) : json_object());
+    return head;
+}
+
+static err_code put_all(fmt_tape_writer *w, const item *list, size_t n, bool quiet, cap_import_result *out, err *e)
+{
+    progress p;
+    err_code rc = ERR_OK;
+    progress_begin(&p, "importing", n, quiet);
+    for (size_t i = 0; i < n && rc == ERR_OK; i++) {
+        const fmt_tape_key key = { list[i].round, list[i].slot, FMT_TAPE_NO_RANK, list[i].name };
+        rc = fmt_tape_put(w, &key, &list[i].from->tensor, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR, e);
+        if (rc != ERR_OK) {
+            err_wrap(e, "tensor %s", list[i].from->name);
+            break;
+        }
+        progress_add(&p, 1);
+        out->n_values++;
+        out->bytes += list[i].from->bytes;
+        if (i + 1 < n && list[i + 1].round == list[i].round) continue;
+        out->n_rounds++;
+        rc = fmt_tape_flush(w, e);
+    }
+    progress_end(&p);
+    return rc;
+}
+
+static err_code write_tape(const fmt_safetensors *f, const char *path, const item *list, size_t n,
+                           const cap_import_options *o, cap_import_result *out, err *e)
+{
+    fmt_tape_writer *w = NULL;
+    json_t *head = head_of(f, o->origin);
+    if (!head) return err_set(e, ERR_NOMEM, "%s: no memory for the head", path);
+    err_code rc = fmt_tape_create(path, head, &w, e);
+    json_decref(head);
+    if (rc == ERR_ARG) rc = e->code = ERR_INPUT; /* the file's metadata is more than a head holds: not the user's usage */
+    if (rc == ERR_OK) rc = put_all(w, list, n, o->quiet, out, e);
+    if (rc != ERR_OK) {
+        fmt_tape_discard(w);
+        return rc;
+    }
+    json_t *summary = json_pack("{s:I, s:I, s:I, s:I, s:I}", "rounds", (json_int_t)out->n_rounds, "values",
+                                (json_int_t)out->n_values, "raw_bytes", (json_int_t)out->bytes, "dropped", (json_int_t)0,
+                                "padded_rows", (json_int_t)0);
+    rc = fmt_tape_finish(w, summary, e);
+    json_decref(summary);
+    return rc;
+}
+
+err_code cap_import(const fmt_safetensors *f, const char *path, const cap_import_options *o, cap_import_result *out, err *e)
+{
+    *out = (cap_import_result){ 0 };
+    size_t n = fmt_safetensors_count(f);
+    if (n == 0) return err_set(e, ERR_INPUT, "%s: holds no tensor", fmt_safetensors_path(f));
+    item *list = mem_alloc(n, sizeof *list);
+    if (!list) return err_set(e, ERR_NOMEM, "%s: no memory for %zu names", fmt_safetensors_path(f), n);
+    err_code rc = make_items(f, o->map, list, n, e);
+    if (rc == ERR_OK) rc = write_tape(f, path, list, n, o, out, e);
+    free(list);
+    return rc;
+}

@@ -1,0 +1,80 @@
+#include "capture/taps.h"
+
+#include "base/mem.h"
+
+static const struct { const char *name; int tier; } TIERS[] = {
+    { "tensor", FMT_TIER_TENSOR }, { "stats", FMT_TIER_STATS }, { "hash", FMT_TIER_HASH }, { "off", CAP_TIER_OFF },
+};
+
+/* "PATTERN=TIER": pattern is copied out. */
+static err_code parse_tap(const char *item, char pattern[256], int *tier, err *e)
+{
+    const char *eq = strrchr(item, '=');
+    if (!eq || eq == item || eq - item >= 256)
+        return err_set(e, ERR_ARG, "--tap: found '%s', wanted PATTERN=TIER", item);
+    for (size_t i = 0; i < COUNT_OF(TIERS); i++)
+        if (strcmp(eq + 1, TIERS[i].name) == 0) {
+            memcpy(pattern, item, (size_t)(eq - item));
+            pattern[eq - item] = 0;
+            *tier = TIERS[i].tier;
+            return ERR_OK;
+        }
+    return err_set(e, ERR_ARG, "--tap %s: tier found '%s', wanted tensor, stats, hash or off", item, eq + 1);
+}
+
+err_code cap_taps_check(const cli_list *taps, err *e)
+{
+    char pattern[256];
+    int tier;
+    for (int i = 0; taps && i < taps->count; i++) TRY(parse_tap(taps->item[i], pattern, &tier, e));
+    return ERR_OK;
+}
+
+eng_level cap_retain_level(const cap_options *o)
+{
+    return o->taps && o->taps->count > 0 ? ENG_LEVEL_DEEP : o->level; /* a tap item may name any value */
+}
+
+/* Inputs of a round: written by the recorder itself, not by taps. */
+static bool is_input(const eng_value *v) { return v->producer < 0 && !v->state; }
+static bool is_hidden(const eng_value *v) { return v->level == ENG_LEVEL_HIDDEN; }
+
+void cap_top_name(const eng_value *v, char out[CAP_TOP_NAME]) { snprintf(out, CAP_TOP_NAME, "%s.top", v->name); }
+
+static void arm_by_level(const eng_value *v, eng_level level, cap_armed *a)
+{
+    *a = (cap_armed){ CAP_TIER_OFF, CAP_TIER_OFF, false };
+    if (is_input(v) || is_hidden(v) || v->level > level) return;
+    if (v->top_only && level == ENG_LEVEL_V1) a->top_tier = FMT_TIER_TENSOR;
+    else a->tier = FMT_TIER_TENSOR;
+}
+
+err_code cap_arm(const eng_program *const program[CAP_STEPS], const cap_options *o, cap_armed *const armed[CAP_STEPS],
+                 err *e)
+{
+    for (int s = 0; s < CAP_STEPS; s++)
+        for (int32_t v = 0; v < program[s]->n_values; v++)
+            arm_by_level(&program[s]->value[v], o->level, &armed[s][v]);
+    for (int i = 0; o->taps && i < o->taps->count; i++) {
+        char pattern[256], top[CAP_TOP_NAME];
+        int tier = 0;
+        bool matched = false;
+        TRY(parse_tap(o->taps->item[i], pattern, &tier, e));
+        for (int s = 0; s < CAP_STEPS; s++)
+            for (int32_t v = 0; v < program[s]->n_values; v++) {
+                const eng_value *value = &program[s]->value[v];
+                if (is_hidden(value)) continue;
+                if (cli_match(pattern, value->name)) {
+                    matched = true;
+                    if (!is_input(value)) armed[s][v].tier = tier;
+                }
+                cap_top_name(value, top);
+                if (value->top_only && cli_match(pattern, top)) {
+                    matched = true;
+                    armed[s][v].top_tier = tier;
+                }
+            }
+        if (!matched) return err_set(e, ERR_ARG, "--tap %s: no value has such a name", o->taps->item[i]);
+    }
+    return ERR_OK;
+}

@@ -1,0 +1,27 @@
+# Flags of every target, in one interface library.
+add_library(flags INTERFACE)
+target_include_directories(flags INTERFACE ${PROJECT_SOURCE_DIR})
+# Sums are written out in the order they are meant; the compiler may not fuse or reorder them.
+target_compile_options(flags INTERFACE -ffp-contract=off -fno-math-errno -Wall -Wextra -Wshadow -Wstrict-prototypes
+                       -Wmissing-prototypes -Wno-missing-field-initializers -fno-common)
+if(SPARKTAPE_WERROR)
+  target_compile_options(flags INTERFACE -Werror)
+endif()
+target_compile_definitions(flags INTERFACE _GNU_SOURCE SPARKTAPE_VERSION="${PROJECT_VERSION}")
+if(SPARKTAPE_SANITIZE)
+  target_compile_options(flags INTERFACE -fsanitize=${SPARKTAPE_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(flags INTERFACE -fsanitize=${SPARKTAPE_SANITIZE})
+endif()
+if(SPARKTAPE_OPENMP)
+  target_link_libraries(flags INTERFACE OpenMP::OpenMP_C)
+else()
+  target_compile_options(flags INTERFACE -Wno-unknown-pragmas)
+endif()
+target_link_libraries(flags INTERFACE Threads::Threads m)
+
+# sparktape_library(NAME SOURCES ... LINKS ...): one folder, one static library.
+function(sparktape_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC ${arg_LINKS} flags)
+endfunction()

@@ -1,0 +1,138 @@
+#include "engine/arm.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/config.h"
+
+#define NO_EXL3 "EXL3 weights, which this build does not read"
+#define NO_KX   "the KX kernels, which this build does not have"
+#define NO_HOT  "the table of hot Markov rows, which this build does not make"
+#define ARM(name, experts, dense, head, markov, kernels, missing, summary) \
+    { name, ENG_REP_##experts, ENG_REP_##dense, ENG_REP_##head, markov, kernels, false, false, KRN_ACC_BLOCKED, missing, \
+      summary }
+/* The head is the one that offline commands run, the official BF16, unless the arm has no other than K6. */
+static const eng_arm ARMS[] = {
+    ARM("k2-tp2", EXL3, MIXED, EXL3, "bias cache", "own", NO_EXL3,
+        "control: EXL3 K2 experts, K5 dense with official FP8 wo_a, K6 head"),
+    ARM("k2-head", EXL3, EXL3, BF16, "factorised", "own", NO_EXL3, "EXL3 K2 experts, K5 dense, official head"),
+    ARM("native-experts-packed", FP4, EXL3, EXL3, "factorised", "first", NO_EXL3,
+        "MXFP4 experts as stored, EXL3 K5 dense, K6 head"),
+    ARM("native-packed", FP4, FP8, BF16, "factorised", "first", NULL,
+        "official bytes: MXFP4 experts and FP8 dense, decoded in the product"),
+    ARM("native-hybrid", FP4, BF16, BF16, "factorised", "first", NULL,
+        "MXFP4 experts as stored, dense decoded once to BF16 (exact)"),
+    ARM("native-expanded", BF16, BF16, BF16, "factorised", "first", NULL,
+        "experts and dense decoded once to BF16 (exact)"),
+    ARM("native-hybrid-head", FP4, BF16, BF16, "factorised fp32", "first", NULL,
+        "as native-hybrid, always with the official head and fp32 logits"),
+    ARM("native-hybrid-head-hot", FP4, BF16, BF16, "4096 hot rows fp32", "first", NO_HOT,
+        "as native-hybrid-head, the Markov term of frequent tokens from a table"),
+    ARM("native-packed-kx", FP4, FP8, BF16, "factorised", "kx", NO_KX, "as native-packed, register-fed experts"),
+    ARM("native-hybrid-kx", FP4, BF16, BF16, "factorised", "kx", NO_KX, "as native-hybrid, register-fed experts"),
+    ARM("native-hybrid-kx2", FP4, MIXED, BF16, "factorised", "kx2", NO_KX,
+        "fused expert bank, FP8 dense where measured faster, else BF16"),
+    { "mirror", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, "factorised", "reference", true, true, KRN_ACC_BLOCKED, NULL,
+      "reference: official values on one rank, fp32 in the official block order" },
+    { "mirror64", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, "factorised", "reference", true, true, KRN_ACC_F64, NULL,
+      "reference: official values on one rank, exact products, float64 sums" },
+};
+#undef ARM
+
+static const char DEFAULT_ARM[] = "native-packed";
+
+size_t eng_arm_count(void) { return COUNT_OF(ARMS); }
+
+const eng_arm *eng_arm_at(size_t i)
+{
+    CHECK(i < COUNT_OF(ARMS));
+    return &ARMS[i];
+}
+
+const eng_arm *eng_arm_find(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(ARMS); i++)
+        if (strcmp(ARMS[i].name, name) == 0) return &ARMS[i];
+    return NULL;
+}
+
+/* ---- words ---- */
+
+static const char *const ACC_WORDS[] = { [KRN_ACC_BLOCKED] = "blocked", [KRN_ACC_F64] = "f64" };
+static const char *const COMBINE_WORDS[] = { [ENG_COMBINE_EXACT] = "exact", [ENG_COMBINE_FUSED] = "fused" };
+static const char *const MODE_WORDS[] = { [ENG_MODE_EAGER] = "eager", [ENG_MODE_GRAPH] = "graph" };
+static const char *const BACKEND_WORDS[] = { [ENG_BACKEND_CPU] = "cpu", [ENG_BACKEND_CUDA] = "cuda" };
+static const char *const HEAD_WORDS[] = { "official", "k6" };
+static const char *const REP_WORDS[] = { [ENG_REP_FP4] = "mxfp4", [ENG_REP_FP8] = "fp8", [ENG_REP_BF16] = "bf16",
+                                         [ENG_REP_EXL3] = "exl3", [ENG_REP_MIXED] = "mixed" };
+
+#define WORD_OF(words, i) ((size_t)(i) < COUNT_OF(words) ? words[i] : "?")
+const char *eng_acc_name(krn_acc a) { return WORD_OF(ACC_WORDS, a); }
+const char *eng_combine_name(eng_combine c) { return WORD_OF(COMBINE_WORDS, c); }
+const char *eng_mode_name(eng_mode m) { return WORD_OF(MODE_WORDS, m); }
+const char *eng_backend_name(eng_backend b) { return WORD_OF(BACKEND_WORDS, b); }
+const char *eng_rep_name(eng_rep r) { return WORD_OF(REP_WORDS, r); }
+
+/* The index of text among n words; NULL is the word with index otherwise. */
+static err_code pick(const char *option, const char *text, const char *const *words, size_t n, int otherwise, int *out,
+                     err *e)
+{
+    char list[128] = "";
+    *out = otherwise;
+    if (!text) return ERR_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(text, words[i]) == 0) {
+            *out = (int)i;
+            return ERR_OK;
+        }
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words[i]);
+    }
+    return err_set(e, ERR_ARG, "%s: found '%.64s', wanted one of: %s", option, text, list);
+}
+#define PICK(option, text, words, otherwise, out, e) pick(option, text, words, COUNT_OF(words), otherwise, out, e)
+
+static err_code pick_arm(const char *name, const eng_arm **out, err *e)
+{
+    char list[384] = "";
+    *out = eng_arm_find(name);
+    if (*out && (*out)->missing)
+        return err_set(e, ERR_ARG, "--arm %s: cannot run here: it needs %s", name, (*out)->missing);
+    if (*out) return ERR_OK;
+    for (size_t i = 0; i < COUNT_OF(ARMS); i++) {
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", ARMS[i].name);
+    }
+    return err_set(e, ERR_ARG, "--arm: found '%.64s', wanted one of: %s", name, list);
+}
+
+err_code eng_options_parse(const eng_option_words *words, int64_t threads, eng_options *out, err *e)
+{
+    eng_options o = { 0 };
+    int backend, mode, acc, combine, head;
+    TRY(pick_arm(words->arm ? words->arm : DEFAULT_ARM, &o.arm, e));
+    TRY(PICK("--backend", words->backend, BACKEND_WORDS, ENG_BACKEND_CPU, &backend, e));
+    TRY(PICK("--mode", words->mode, MODE_WORDS, ENG_MODE_EAGER, &mode, e));
+    TRY(PICK("--acc", words->acc, ACC_WORDS, o.arm->acc, &acc, e));
+    TRY(PICK("--combine", words->combine, COMBINE_WORDS, ENG_COMBINE_EXACT, &combine, e));
+    TRY(PICK("--head", words->head, HEAD_WORDS, 0, &head, e));
+    if (head != 0) return err_set(e, ERR_ARG, "--head k6: the K6 head needs the EXL3 delivery, wanted: official");
+    if (words->tp < 0 || words->tp > ENG_RANKS_MAX)
+        return err_set(e, ERR_ARG, "--tp: found %lld, wanted 1 to %d", (long long)words->tp, ENG_RANKS_MAX);
+    o.n_ranks = words->tp ? (int32_t)words->tp : 1;
+    if (o.arm->unsharded && o.n_ranks > 1)
+        return err_set(e, ERR_ARG, "--tp %d: arm %s runs on one rank, wanted 1", o.n_ranks, o.arm->name);
+    if (o.arm->fixed_acc && acc != (int)o.arm->acc)
+        return err_set(e, ERR_ARG, "--acc %s: arm %s is defined by its accumulation, wanted %s", ACC_WORDS[acc],
+                       o.arm->name, ACC_WORDS[o.arm->acc]);
+    if (threads < 0 || threads > INT32_MAX)
+        return err_set(e, ERR_ARG, "--threads: found %lld, wanted 0 to %d", (long long)threads, INT32_MAX);
+    if (backend == ENG_BACKEND_CUDA) return err_set(e, ERR_DEVICE, "--backend cuda: this build has no CUDA backend");
+    o.backend = (eng_backend)backend;
+    o.mode = (eng_mode)mode;
+    o.acc = (krn_acc)acc;
+    o.combine = (eng_combine)combine;
+    o.threads = (int32_t)threads;
+    *out = o;
+    return ERR_OK;
+}

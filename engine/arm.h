@@ -1,0 +1,57 @@
+/* Arms: what a run is made of, as a table.
+ *
+ * An arm names a representation of the weights and the implementation of each op kind; it never has its own copy of the
+ * step. Arms that this build cannot run yet are in the table and refuse by name. */
+#ifndef ENGINE_ARM_H
+#define ENGINE_ARM_H
+
+#include "kernels/kernels.h"
+
+typedef enum eng_combine { ENG_COMBINE_EXACT, ENG_COMBINE_FUSED } eng_combine;
+typedef enum eng_mode { ENG_MODE_EAGER, ENG_MODE_GRAPH } eng_mode; /* GRAPH on the CPU: the planned executor */
+typedef enum eng_backend { ENG_BACKEND_CPU, ENG_BACKEND_CUDA } eng_backend;
+typedef enum eng_rep { ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_REP_EXL3, ENG_REP_MIXED } eng_rep;
+
+typedef struct eng_arm {
+    const char *name;
+    eng_rep experts, dense, head;
+    const char *markov, *kernels;  /* "factorised", "first" */
+    bool unsharded;                /* mirror, mirror64: one rank only */
+    bool fixed_acc;                /* the arm is its accumulation: --acc may only repeat it */
+    krn_acc acc;                   /* default accumulation on the CPU */
+    const char *missing;           /* NULL: runs here; else what it waits for, printed by the refusal */
+    const char *summary;
+} eng_arm;
+
+size_t eng_arm_count(void);
+const eng_arm *eng_arm_at(size_t i);
+const eng_arm *eng_arm_find(const char *name); /* NULL: unknown */
+
+/* One run's choice, complete: part of every identity. */
+typedef struct eng_options {
+    const eng_arm *arm;
+    eng_backend backend;
+    eng_mode mode;
+    krn_acc acc;
+    eng_combine combine;
+    int32_t n_ranks; /* --tp */
+    int32_t threads; /* all ranks together; 0: all of the machine */
+} eng_options;
+
+/* The command-line words for the above, shared by every command that runs an arm. NULL members mean the default (arm
+ * native-packed, cpu, eager, the arm's accumulation, exact, tp 1). */
+typedef struct eng_option_words {
+    const char *arm, *backend, *mode, *acc, *combine;
+    const char *head; /* --head official|k6 */
+    int64_t tp;       /* 0: not given */
+} eng_option_words;
+/* ERR_ARG for an unknown word or a combination that does not exist. */
+MUST_USE err_code eng_options_parse(const eng_option_words *words, int64_t threads, eng_options *out, err *e);
+
+const char *eng_acc_name(krn_acc a);         /* "blocked" "f64" */
+const char *eng_combine_name(eng_combine c); /* "exact" "fused" */
+const char *eng_mode_name(eng_mode m);       /* "eager" "graph" */
+const char *eng_backend_name(eng_backend b); /* "cpu" "cuda" */
+const char *eng_rep_name(eng_rep r);
+
+#endif

@@ -1,0 +1,91 @@
+#include "engine/engine.h"
+
+#include "base/mem.h"
+#include "engine/exec.h"
+#include "kernels/rope.h"
+
+struct eng_bench {
+    eng_program *program;
+    eng_rank_weights *weights;
+    eng_step step;
+    float *rope_freq;
+    bf16 *rings;      /* [batch][n_stages][window][head_dim] */
+    int32_t *forced;  /* [batch, n_out] */
+};
+
+static err_code open_bench(const eng_weights *w, const eng_options *o, eng_step_kind kind, int32_t rows, int32_t batch, int32_t n_out,
+                           eng_bench *b, err *e)
+{
+    const eng_config *c = eng_weights_config(w);
+    TRY(eng_program_make(c, kind, 1, o->combine, &b->program, e));
+    TRY(eng_rank_weights_open(w, 0, 1, o->arm->experts == ENG_REP_BF16, o->arm->dense == ENG_REP_BF16, true, &b->weights, e));
+    size_t ring = (size_t)c->window * (size_t)c->head_dim;
+    b->rope_freq = mem_alloc((size_t)c->rope_dim / 2, sizeof *b->rope_freq);
+    b->rings = mem_alloc_aligned((size_t)batch * (size_t)c->n_stages * ring, sizeof *b->rings);
+    b->forced = mem_alloc((size_t)batch * (size_t)n_out, sizeof *b->forced);
+    if (!b->rope_freq || !b->rings || !b->forced) return err_set(e, ERR_NOMEM, "bench: no memory");
+    krn_rope_freqs(c->rope_theta, c->rope_dim, b->rope_freq);
+    TRY(eng_step_init(&b->step, b->program, b->weights, o->acc, 0, 1, NULL, b->rope_freq, rows, batch, ENG_LEVEL_HIDDEN, e));
+    b->step.x = eng_extents_of(c, rows, batch, n_out);
+    for (int32_t i = 0; i < batch; i++)
+        for (int32_t k = 0; k < c->n_stages; k++)
+            b->step.ring[i][k] = b->rings + ((size_t)i * (size_t)c->n_stages + (size_t)k) * ring;
+    return ERR_OK;
+}
+
+err_code eng_bench_open(const eng_weights *w, const eng_options *o, eng_step_kind step, int32_t rows, int32_t batch, int32_t n_out,
+                        eng_bench **out, err *e)
+{
+    *out = NULL;
+    if (rows < 1 || batch < 1 || batch > ENG_BATCH_MAX || n_out < 1 || n_out > eng_weights_config(w)->block)
+        return err_set(e, ERR_ARG, "bench: rows %d, batch %d, n_out %d", rows, batch, n_out);
+    eng_bench *b = mem_alloc(1, sizeof *b);
+    if (!b) return err_set(e, ERR_NOMEM, "bench: no memory");
+    err_code rc = open_bench(w, o, step, rows, batch, n_out, b, e);
+    if (rc != ERR_OK) {
+        eng_bench_close(b);
+        return rc;
+    }
+    *out = b;
+    return ERR_OK;
+}
+
+void eng_bench_close(eng_bench *b)
+{
+    if (!b) return;
+    eng_step_fini(&b->step);
+    eng_rank_weights_close(b->weights);
+    eng_program_free(b->program);
+    free(b->rope_freq);
+    free(b->rings);
+    free(b->forced);
+    free(b);
+}
+
+const eng_program *eng_bench_program(const eng_bench *b) { return b->program; }
+void *eng_bench_value(eng_bench *b, int32_t value) { return b->step.value[value]; }
+bf16 *eng_bench_ring(eng_bench *b, int32_t i, int32_t stage) { return b->step.ring[i][stage]; }
+
+void eng_bench_positions(eng_bench *b, const int32_t *pos, const int32_t *anchors)
+{
+    const eng_program *p = b->program;
+    if (p->step == ENG_STEP_INSERT) {
+        memcpy(b->step.value[eng_program_find_value(p, "pos")], pos, sizeof *pos * (size_t)b->step.x.n[ENG_DIM_ROWS]);
+        return;
+    }
+    size_t bytes = sizeof *pos * (size_t)b->step.x.n[ENG_DIM_B];
+    memcpy(b->step.value[eng_program_find_value(p, "draft.pos")], pos, bytes);
+    memcpy(b->step.value[eng_program_find_value(p, "draft.anchor")], anchors, bytes);
+}
+
+void eng_bench_force_drafts(eng_bench *b, const int32_t *drafts)
+{
+    size_t n = (size_t)(b->step.x.n[ENG_DIM_B] * b->step.x.n[ENG_DIM_N_OUT]);
+    if (drafts) memcpy(b->forced, drafts, n * sizeof *drafts);
+    b->step.forced_drafts = drafts ? b->forced : NULL;
+}
+
+err_code eng_bench_run(eng_bench *b, int32_t first_op, int32_t last_op, err *e)
+{
+    return eng_step_eager(&b->step, first_op, last_op, NULL, 0, 0, 0, e);
+}

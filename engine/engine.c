@@ -1,0 +1,393 @@
+#include "engine/engine.h"
+
+#include "base/cpu.h"
+#include "base/mem.h"
+#include "engine/exec.h"
+#include "kernels/rope.h"
+
+#include <pthread.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* Longer than any step on a slow machine; a rank that died makes the others fail at once, not at the deadline. */
+#define COMM_DEADLINE_NS 600000000000ull
+
+typedef struct rank_state {
+    eng_rank_weights *weights;
+    eng_step insert, draft;
+    bf16 *rings; /* [n_slots][n_stages][window][head_dim] */
+    err e;
+} rank_state;
+
+typedef struct slot_state { int32_t first, last; } slot_state; /* positions; last -1: empty */
+
+/* What the ranks are to run; written by the caller while they wait. */
+typedef struct task {
+    eng_step_kind step;
+    int32_t first_op, slot, row0, rows_total;
+    const eng_tap *tap;
+} task;
+
+struct eng_engine {
+    const eng_weights *files;
+    eng_options o;
+    eng_level retain;
+    eng_config config;
+    eng_program *program[2]; /* by eng_step_kind */
+    int32_t n_slots;
+    slot_state *slots;
+    float *rope_freq;
+    eng_comm *comm;
+    rank_state *rank;
+    err failed; /* sticky: after a failed collective nothing is trusted */
+
+    pthread_t thread[ENG_RANKS_MAX];
+    int32_t n_threads;
+    pthread_mutex_t lock;
+    pthread_cond_t go, done;
+    uint64_t generation;
+    int32_t n_running;
+    bool quit;
+    task task;
+};
+
+typedef struct worker { eng_engine *g; int32_t rank; } worker;
+
+static int32_t threads_per_rank(const eng_options *o)
+{
+    int32_t all = o->threads > 0 ? o->threads : cpu_count();
+    return all / o->n_ranks > 0 ? all / o->n_ranks : 1;
+}
+
+static void use_threads(const eng_options *o)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(threads_per_rank(o));
+#else
+    (void)o;
+#endif
+}
+
+static eng_step *step_of(eng_engine *g, int32_t rank, eng_step_kind kind)
+{
+    return kind == ENG_STEP_INSERT ? &g->rank[rank].insert : &g->rank[rank].draft;
+}
+
+static void run_rank(eng_engine *g, int32_t rank)
+{
+    eng_step *s = step_of(g, rank, g->task.step);
+    const task *t = &g->task;
+    rank_state *r = &g->rank[rank];
+    r->e = (err){ 0 };
+    err_code rc = g->o.mode == ENG_MODE_EAGER
+                      ? eng_step_eager(s, t->first_op, s->program->n_ops - 1, t->tap, t->slot, t->row0, t->rows_total, &r->e)
+                      : eng_step_planned(s, t->first_op, g->retain, t->tap, t->slot, t->row0, t->rows_total, &r->e);
+    if (rc != ERR_OK && g->comm) eng_comm_give_up(g->comm, rank, r->e.msg);
+}
+
+static void *rank_thread(void *arg)
+{
+    worker w = *(worker *)arg;
+    free(arg);
+    eng_engine *g = w.g;
+    use_threads(&g->o);
+    uint64_t seen = 0;
+    pthread_mutex_lock(&g->lock);
+    for (;;) {
+        while (!g->quit && g->generation == seen) pthread_cond_wait(&g->go, &g->lock);
+        if (g->quit) break;
+        seen = g->generation;
+        pthread_mutex_unlock(&g->lock);
+        run_rank(g, w.rank);
+        pthread_mutex_lock(&g->lock);
+        if (--g->n_running == 0) pthread_cond_signal(&g->done);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+/* Runs g->task on all ranks; rank 0 is the caller. */
+static err_code run_all(eng_engine *g, err *e)
+{
+    use_threads(&g->o);
+    pthread_mutex_lock(&g->lock);
+    g->n_running = g->n_threads;
+    g->generation++;
+    pthread_cond_broadcast(&g->go);
+    pthread_mutex_unlock(&g->lock);
+    run_rank(g, 0);
+    pthread_mutex_lock(&g->lock);
+    while (g->n_running > 0) pthread_cond_wait(&g->done, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+    for (int32_t r = 0; r < g->o.n_ranks; r++)
+        if (g->rank[r].e.code != ERR_OK) {
+            g->failed = g->rank[r].e;
+            if (e) *e = g->failed;
+            return g->failed.code;
+        }
+    return ERR_OK;
+}
+
+static err_code open_rank(eng_engine *g, int32_t rank, bool quiet, err *e)
+{
+    rank_state *r = &g->rank[rank];
+    const eng_config *c = &g->config;
+    bool experts = g->o.arm->experts == ENG_REP_BF16, dense = g->o.arm->dense == ENG_REP_BF16;
+    TRY(eng_rank_weights_open(g->files, rank, g->o.n_ranks, experts, dense, quiet, &r->weights, e));
+    TRY(eng_step_init(&r->insert, g->program[ENG_STEP_INSERT], r->weights, g->o.acc, rank, g->o.n_ranks, g->comm, g->rope_freq,
+                      ENG_INSERT_ROWS_MAX, 1, g->retain, e));
+    TRY(eng_step_init(&r->draft, g->program[ENG_STEP_DRAFT], r->weights, g->o.acc, rank, g->o.n_ranks, g->comm, g->rope_freq,
+                      c->block * ENG_BATCH_MAX, ENG_BATCH_MAX, g->retain, e));
+    r->rings = mem_alloc_aligned((size_t)g->n_slots * (size_t)c->n_stages * (size_t)c->window * (size_t)c->head_dim, sizeof(bf16));
+    if (!r->rings) return err_set(e, ERR_NOMEM, "engine: no memory for the windows of %d slots", g->n_slots);
+    return ERR_OK;
+}
+
+static err_code start_threads(eng_engine *g, err *e)
+{
+    for (int32_t r = 1; r < g->o.n_ranks; r++) {
+        worker *w = mem_alloc(1, sizeof *w);
+        if (!w) return err_set(e, ERR_NOMEM, "engine: no memory for rank %d", r);
+        *w = (worker){ g, r };
+        if (pthread_create(&g->thread[g->n_threads], NULL, rank_thread, w) != 0) {
+            free(w);
+            return err_set(e, ERR_SYSTEM, "engine: the thread of rank %d cannot be started", r);
+        }
+        g->n_threads++;
+    }
+    return ERR_OK;
+}
+
+static err_code open_all(eng_engine *g, bool quiet, err *e)
+{
+    const eng_config *c = &g->config;
+    for (int k = 0; k < 2; k++)
+        TRY(eng_program_make(c, (eng_step_kind)k, g->o.n_ranks, g->o.combine, &g->program[k], e));
+    g->slots = mem_alloc((size_t)g->n_slots, sizeof *g->slots);
+    g->rope_freq = mem_alloc((size_t)c->rope_dim / 2, sizeof *g->rope_freq);
+    g->rank = mem_alloc((size_t)g->o.n_ranks, sizeof *g->rank);
+    if (!g->slots || !g->rope_freq || !g->rank) return err_set(e, ERR_NOMEM, "engine: no memory for %d slots", g->n_slots);
+    for (int32_t i = 0; i < g->n_slots; i++) g->slots[i].last = -1;
+    krn_rope_freqs(c->rope_theta, c->rope_dim, g->rope_freq);
+    if (g->o.n_ranks > 1) TRY(eng_comm_open(g->o.n_ranks, COMM_DEADLINE_NS, &g->comm, e));
+    use_threads(&g->o);
+    for (int32_t r = 0; r < g->o.n_ranks; r++) TRY(open_rank(g, r, quiet, e));
+    return start_threads(g, e);
+}
+
+err_code eng_open(const eng_weights *w, const eng_options *o, int32_t n_slots, eng_level retain, bool quiet, eng_engine **out, err *e)
+{
+    *out = NULL;
+    const eng_config *c = eng_weights_config(w);
+    if (o->n_ranks > 1 && o->arm->unsharded)
+        return err_set(e, ERR_ARG, "arm %s is unsharded: found --tp %d, wanted 1", o->arm->name, o->n_ranks);
+    TRY(eng_cut_check(c, o->n_ranks, e));
+    eng_engine *g = mem_alloc(1, sizeof *g);
+    if (!g) return err_set(e, ERR_NOMEM, "engine: no memory");
+    g->files = w;
+    g->o = *o;
+    g->retain = retain;
+    g->config = *c;
+    g->n_slots = n_slots;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->go, NULL);
+    pthread_cond_init(&g->done, NULL);
+    err_code rc = open_all(g, quiet, e);
+    if (rc != ERR_OK) {
+        eng_close(g);
+        return rc;
+    }
+    *out = g;
+    return ERR_OK;
+}
+
+void eng_close(eng_engine *g)
+{
+    if (!g) return;
+    pthread_mutex_lock(&g->lock);
+    g->quit = true;
+    pthread_cond_broadcast(&g->go);
+    pthread_mutex_unlock(&g->lock);
+    for (int32_t i = 0; i < g->n_threads; i++) pthread_join(g->thread[i], NULL);
+    for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++) {
+        eng_step_fini(&g->rank[r].insert);
+        eng_step_fini(&g->rank[r].draft);
+        eng_rank_weights_close(g->rank[r].weights);
+        free(g->rank[r].rings);
+    }
+    free(g->rank);
+    eng_comm_close(g->comm);
+    for (int k = 0; k < 2; k++) eng_program_free(g->program[k]);
+    free(g->slots);
+    free(g->rope_freq);
+    pthread_cond_destroy(&g->done);
+    pthread_cond_destroy(&g->go);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+const eng_config *eng_config_of(const eng_engine *g) { return &g->config; }
+const eng_options *eng_options_of(const eng_engine *g) { return &g->o; }
+const eng_program *eng_program_of(const eng_engine *g, eng_step_kind step) { return g->program[step]; }
+
+static bf16 *ring_of(const eng_engine *g, int32_t rank, int32_t slot, int32_t stage)
+{
+    const eng_config *c = &g->config;
+    return g->rank[rank].rings + ((int64_t)slot * c->n_stages + stage) * c->window * c->head_dim;
+}
+
+static err_code check_slot(const eng_engine *g, int32_t slot, err *e)
+{
+    if (g->failed.code != ERR_OK) {
+        *e = g->failed;
+        return err_wrap(e, "engine stopped by an earlier failure");
+    }
+    if (slot < 0 || slot >= g->n_slots)
+        return err_set(e, ERR_INPUT, "slot %d: wanted 0 to %d", slot, g->n_slots - 1);
+    return ERR_OK;
+}
+
+/* ---- insert ---- */
+
+static bool finite_rows(const bf16 *x, int64_t n, int64_t *bad)
+{
+    for (int64_t i = 0; i < n; i++)
+        if ((x[i] & 0x7f80) == 0x7f80) {
+            *bad = i;
+            return false;
+        }
+    return true;
+}
+
+/* rows of x ([rows, width]) enter the program at value `at`; ops before first_op are skipped. */
+static err_code insert_rows(eng_engine *g, int32_t slot, const char *at, const bf16 *x, int64_t width, int32_t first_op,
+                            const int32_t *pos, int32_t rows, const eng_tap *tap, err *e)
+{
+    TRY(check_slot(g, slot, e));
+    slot_state *state = &g->slots[slot];
+    int64_t bad = 0;
+    if (rows < 1) return err_set(e, ERR_INPUT, "slot %d: insert of %d rows, wanted 1 or more", slot, rows);
+    for (int32_t i = 0; i < rows; i++) {
+        int32_t wanted = i > 0 ? pos[i - 1] + 1 : state->last + 1;
+        if (pos[i] < 0 || ((i > 0 || state->last >= 0) && pos[i] != wanted))
+            return err_set(e, ERR_INPUT, "slot %d: position %d at row %d, wanted %d", slot, pos[i], i, wanted);
+    }
+    if (!finite_rows(x, rows * width, &bad))
+        return err_set(e, ERR_INPUT, "slot %d: %s row %lld column %lld is not finite", slot, at, (long long)(bad / width),
+                       (long long)(bad % width));
+
+    const eng_program *p = g->program[ENG_STEP_INSERT];
+    int32_t v_in = eng_program_find_value(p, at), v_pos = eng_program_find_value(p, "pos");
+    err_code rc = ERR_OK;
+    for (int32_t row0 = 0; row0 < rows && rc == ERR_OK; row0 += ENG_INSERT_ROWS_MAX) {
+        int32_t n = rows - row0 < ENG_INSERT_ROWS_MAX ? rows - row0 : ENG_INSERT_ROWS_MAX;
+        for (int32_t r = 0; r < g->o.n_ranks; r++) {
+            eng_step *s = &g->rank[r].insert;
+            s->x = eng_extents_of(&g->config, n, 1, 1);
+            s->value[v_in] = (void *)(uintptr_t)(x + row0 * width); /* read only */
+            s->value[v_pos] = (void *)(uintptr_t)(pos + row0);
+            for (int32_t k = 0; k < g->config.n_stages; k++) s->ring[0][k] = ring_of(g, r, slot, k);
+        }
+        g->task = (task){ ENG_STEP_INSERT, first_op, slot, row0, rows, tap };
+        rc = run_all(g, e);
+    }
+    for (int32_t r = 0; r < g->o.n_ranks; r++) { /* the next step may make this value itself */
+        eng_step *s = &g->rank[r].insert;
+        s->value[v_in] = (uint8_t *)s->arena + s->plan.offset[v_in];
+    }
+    if (rc != ERR_OK) return rc;
+    if (state->last < 0) state->first = pos[0];
+    state->last = pos[rows - 1];
+    return ERR_OK;
+}
+
+err_code eng_insert(eng_engine *g, int32_t slot, const bf16 *taps, const int32_t *pos, int32_t rows, const eng_tap *tap, err *e)
+{
+    return insert_rows(g, slot, "taps", taps, (int64_t)g->config.n_taps * g->config.dim, 0, pos, rows, tap, e);
+}
+
+err_code eng_insert_main_x(eng_engine *g, int32_t slot, const bf16 *main_x, const int32_t *pos, int32_t rows, const eng_tap *tap,
+                           err *e)
+{
+    const eng_program *p = g->program[ENG_STEP_INSERT];
+    int32_t made_by = p->value[eng_program_find_value(p, "main_x")].producer;
+    return insert_rows(g, slot, "main_x", main_x, g->config.dim, made_by + 1, pos, rows, tap, e);
+}
+
+/* ---- draft ---- */
+
+static err_code check_draft(const eng_engine *g, int32_t batch, const int32_t *slots, const int32_t *anchors, const int32_t *pos,
+                            int32_t n_out, err *e)
+{
+    const eng_config *c = &g->config;
+    if (batch < 1 || batch > ENG_BATCH_MAX)
+        return err_set(e, ERR_INPUT, "draft of %d slots, wanted 1 to %d", batch, ENG_BATCH_MAX);
+    if (n_out < 1 || n_out > c->block) return err_set(e, ERR_INPUT, "n_out %d, wanted 1 to %d", n_out, c->block);
+    for (int32_t b = 0; b < batch; b++) {
+        TRY(check_slot(g, slots[b], e));
+        const slot_state *s = &g->slots[slots[b]];
+        for (int32_t a = 0; a < b; a++)
+            if (slots[a] == slots[b]) return err_set(e, ERR_INPUT, "slot %d: twice in one draft", slots[b]);
+        if (anchors[b] < 0 || anchors[b] >= c->vocab)
+            return err_set(e, ERR_INPUT, "slot %d: anchor %d, wanted 0 to %d", slots[b], anchors[b], c->vocab - 1);
+        if (s->last < 0) return err_set(e, ERR_INPUT, "slot %d: draft before any insert", slots[b]);
+        if (pos[b] != s->last) return err_set(e, ERR_INPUT, "slot %d: draft at %d, wanted the last inserted %d", slots[b], pos[b], s->last);
+        int32_t needs = pos[b] - c->window + 1 > 0 ? pos[b] - c->window + 1 : 0;
+        if (s->first > needs)
+            return err_set(e, ERR_INPUT, "slot %d: draft at %d needs rows from %d, the slot begins at %d", slots[b], pos[b], needs, s->first);
+    }
+    return ERR_OK;
+}
+
+err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, const int32_t *anchors, const int32_t *pos, int32_t n_out,
+                   int32_t *drafts, float *confidence, const eng_tap *tap, err *e)
+{
+    TRY(check_draft(g, batch, slots, anchors, pos, n_out, e));
+    const eng_program *p = g->program[ENG_STEP_DRAFT];
+    int32_t v_anchor = eng_program_find_value(p, "draft.anchor"), v_pos = eng_program_find_value(p, "draft.pos");
+    for (int32_t r = 0; r < g->o.n_ranks; r++) {
+        eng_step *s = &g->rank[r].draft;
+        s->x = eng_extents_of(&g->config, batch * g->config.block, batch, n_out);
+        s->value[v_anchor] = (void *)(uintptr_t)anchors; /* read only */
+        s->value[v_pos] = (void *)(uintptr_t)pos;
+        for (int32_t b = 0; b < batch; b++)
+            for (int32_t k = 0; k < g->config.n_stages; k++) s->ring[b][k] = ring_of(g, r, slots[b], k);
+    }
+    g->task = (task){ ENG_STEP_DRAFT, 0, FMT_TAPE_NO_SLOT, 0, batch * g->config.block, tap };
+    TRY(run_all(g, e));
+    const eng_step *s = &g->rank[0].draft;
+    size_t n = (size_t)batch * (size_t)n_out;
+    memcpy(drafts, s->value[eng_program_find_value(p, "drafts")], n * sizeof *drafts);
+    memcpy(confidence, s->value[eng_program_find_value(p, "confidence")], n * sizeof *confidence);
+    return ERR_OK;
+}
+
+void eng_release(eng_engine *g, int32_t slot)
+{
+    const eng_config *c = &g->config;
+    if (slot < 0 || slot >= g->n_slots) return;
+    g->slots[slot] = (slot_state){ 0, -1 };
+    for (int32_t r = 0; r < g->o.n_ranks; r++) /* the next request must not find this one's rows */
+        memset(ring_of(g, r, slot, 0), 0, sizeof(bf16) * (size_t)c->n_stages * (size_t)c->window * (size_t)c->head_dim);
+}
+
+fmt_tensor eng_window(const eng_engine *g, int32_t slot, int32_t stage)
+{
+    const eng_config *c = &g->config;
+    int32_t rows = g->slots[slot].last + 1 < c->window ? g->slots[slot].last + 1 : c->window;
+    return fmt_tensor_make(FMT_DTYPE_BF16, ring_of(g, 0, slot, stage), 2, (const int64_t[]){ rows, c->head_dim });
+}
+
+int32_t eng_slot_last(const eng_engine *g, int32_t slot) { return g->slots[slot].last; }
+
+uint64_t eng_owned_bytes(const eng_engine *g)
+{
+    const eng_config *c = &g->config;
+    uint64_t ring = (uint64_t)g->n_slots * (uint64_t)c->n_stages * (uint64_t)c->window * (uint64_t)c->head_dim * sizeof(bf16);
+    uint64_t n = 0;
+    for (int32_t r = 0; r < g->o.n_ranks; r++)
+        n += ring + eng_step_bytes(&g->rank[r].insert) + eng_step_bytes(&g->rank[r].draft) +
+             eng_rank_weights_owned_bytes(g->rank[r].weights);
+    return n;
+}

@@ -1,0 +1,48 @@
+#include "engine/identity.h"
+
+#include <lz4.h>
+#include <msgpack.h>
+#include <openssl/crypto.h>
+#include <string.h>
+
+#include "base/cpu.h"
+
+#ifndef SPARKTAPE_REVISION
+#define SPARKTAPE_REVISION "unknown"
+#endif
+#ifdef __clang__
+#define COMPILER __VERSION__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+json_t *eng_identity(const eng_weights *w, const eng_options *o)
+{
+    char checkpoint[FMT_SHA256_HEX];
+    const eng_arm *a = o->arm;
+    eng_weights_identity(w, checkpoint);
+    return json_pack("{s:s, s:{s:s, s:s, s:s, s:s, s:s, s:s}, s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:{s:s, s:s, s:s},"
+                     " s:{s:s, s:s, s:s, s:s}}",
+                     "checkpoint", checkpoint,
+                     "arm", "name", a->name, "experts", eng_rep_name(a->experts), "dense", eng_rep_name(a->dense),
+                     "head", eng_rep_name(a->head), "markov", a->markov, "kernels", a->kernels,
+                     "backend", eng_backend_name(o->backend), "mode", eng_mode_name(o->mode), "acc", eng_acc_name(o->acc),
+                     "combine", eng_combine_name(o->combine), "tp", (int)o->n_ranks,
+                     "device", cpu_name(), "isa", krn_isa_name(krn_isa_get()),
+                     "build", "version", SPARKTAPE_VERSION, "source", SPARKTAPE_REVISION, "compiler", COMPILER,
+                     "libraries", "lz4", LZ4_versionString(), "msgpack", msgpack_version(),
+                     "jansson", jansson_version_str(), "openssl", OpenSSL_version(OPENSSL_VERSION));
+}
+
+err_code eng_identity_check(const json_t *recorded, const eng_weights *w, err *e)
+{
+    char ours[FMT_SHA256_HEX];
+    const json_t *theirs = json_object_get(recorded, "checkpoint");
+    eng_weights_identity(w, ours);
+    /* An import may not know what made it: there is nothing to compare then. */
+    if (!theirs || json_is_null(theirs)) return ERR_OK;
+    const char *text = json_string_value(theirs);
+    if (text && (strcmp(text, "unknown") == 0 || strcmp(text, ours) == 0)) return ERR_OK;
+    return err_set(e, ERR_IDENTITY, "%s: found checkpoint %s, wanted %.80s as recorded", eng_weights_folder(w), ours,
+                   text ? text : "a sha256");
+}

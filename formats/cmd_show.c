@@ -1,0 +1,329 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+
+#include "formats/commands.h"
+#include "formats/tape_reader.h"
+
+enum {
+    SHOWN = 8,        /* rows and columns, unless asked for more */
+    TEXT_BYTES = 352, /* any double, however it is printed */
+};
+
+typedef struct options { int64_t rows, columns; } options;
+
+/* TAPE:ROUND/SLOT/VALUE[@rRANK][INDEX], the index and the rank in either order. */
+typedef struct reference {
+    char *tape, *value; /* owned */
+    int64_t round, slot, rank; /* rank: -1 when not given */
+    bool indexed;
+    int n_index;
+    int64_t index[FMT_DIMS_MAX];
+} reference;
+
+static void reference_fini(reference *r)
+{
+    free(r->tape);
+    free(r->value);
+}
+
+/* Reads a decimal number of at most hi at *p and steps over it. */
+static bool number_at(char **p, int64_t hi, int64_t *out)
+{
+    if (**p < '0' || **p > '9') return false;
+    char *end;
+    errno = 0;
+    long long v = strtoll(*p, &end, 10);
+    if (errno || v > hi) return false;
+    *p = end;
+    *out = v;
+    return true;
+}
+
+/* Takes "@r1" and "[2,5]" off the end of value. */
+static bool take_suffixes(reference *r)
+{
+    char *p = r->value + strcspn(r->value, "@[");
+    char *rest = mem_strdup(p), *at = rest;
+    if (!rest) return false;
+    *p = 0;
+    bool good = true;
+    while (*at && good) {
+        if (at[0] == '@' && at[1] == 'r' && r->rank < 0) {
+            at += 2;
+            good = number_at(&at, INT32_MAX, &r->rank);
+        } else if (at[0] == '[' && !r->indexed) {
+            r->indexed = true;
+            do {
+                at++;
+                while (*at == ' ') at++;
+                good = r->n_index < FMT_DIMS_MAX && number_at(&at, INT64_MAX, &r->index[r->n_index]);
+                r->n_index++;
+            } while (good && *at == ',');
+            good = good && *at++ == ']';
+        } else {
+            good = false;
+        }
+    }
+    free(rest);
+    return good && r->value[0];
+}
+
+/* The tape's name may hold colons: the last one with "ROUND/SLOT/" behind it counts. */
+static err_code parse(const char *text, reference *r, err *e)
+{
+    *r = (reference){ .rank = FMT_TAPE_NO_RANK };
+    for (const char *colon = text + strlen(text); colon > text; colon--) {
+        if (*colon != ':') continue;
+        char *p = (char *)(uintptr_t)(colon + 1);
+        int64_t round, slot = FMT_TAPE_NO_SLOT;
+        if (!number_at(&p, INT32_MAX, &round) || *p++ != '/') continue;
+        if (*p == '-') p++;
+        else if (!number_at(&p, INT32_MAX, &slot)) continue;
+        if (*p++ != '/') continue;
+        r->round = round;
+        r->slot = slot;
+        r->tape = strndup(text, (size_t)(colon - text));
+        r->value = mem_strdup(p);
+        if (!r->tape || !r->value) return err_set(e, ERR_NOMEM, "no memory for a reference");
+        if (take_suffixes(r)) return ERR_OK;
+        break;
+    }
+    return err_set(e, ERR_ARG, "found '%s', wanted TAPE:ROUND/SLOT/VALUE with SLOT '-' for none, then @rRANK and [INDEX] if need "
+                   "be", text);
+}
+
+/* The record meant: the given rank's, else the first of that name. */
+static err_code find(const fmt_tape *t, const reference *r, size_t *out, err *e)
+{
+    size_t first, n;
+    bool other_slot = false;
+    fmt_tape_round_span(t, (int32_t)r->round, &first, &n);
+    if (n == 0) return err_set(e, ERR_INPUT, "%s: round %" PRId64 " is not on the tape", r->tape, r->round);
+    for (size_t i = first; i < first + n; i++) {
+        fmt_tape_record rec;
+        fmt_tape_at(t, i, &rec);
+        if (rec.key.round != r->round || strcmp(rec.key.name, r->value) != 0) continue;
+        if (rec.key.slot == r->slot && (r->rank < 0 || rec.key.rank == r->rank)) { *out = i; return ERR_OK; }
+        other_slot = true;
+    }
+    return err_set(e, ERR_INPUT, "%s: round %" PRId64 " has no %s%s; sparktape ls --records lists what there is", r->tape, r->round,
+                   r->value, other_slot ? " of that slot and rank" : "");
+}
+
+/* ---- elements ---- */
+
+/* Bits of the exponent and of the mantissa; {0, 0}: an integer. */
+static void float_fields(fmt_dtype d, int *exponent, int *mantissa)
+{
+    static const struct { int exponent, mantissa; } FIELDS[FMT_DTYPE_COUNT] = {
+        [FMT_DTYPE_F64] = { 11, 52 }, [FMT_DTYPE_F32] = { 8, 23 }, [FMT_DTYPE_BF16] = { 8, 7 }, [FMT_DTYPE_F16] = { 5, 10 },
+        [FMT_DTYPE_F8] = { 4, 3 }, [FMT_DTYPE_F8_E5M2] = { 5, 2 }, [FMT_DTYPE_E8M0] = { 8, 0 },
+    };
+    *exponent = FIELDS[d].exponent;
+    *mantissa = FIELDS[d].mantissa;
+}
+
+typedef struct element {
+    uint64_t bits;
+    int bytes;
+    bool is_float, is_signed;
+    int sign, exponent, exponent_bits, mantissa_bits, bias;
+    uint64_t mantissa;
+    double value; /* of a float */
+} element;
+
+static element element_at(fmt_dtype d, const uint8_t *data, uint64_t i)
+{
+    element x = { .bytes = (int)fmt_dtype_bytes(d) };
+    for (int b = x.bytes - 1; b >= 0; b--) x.bits = x.bits << 8 | data[i * (uint64_t)x.bytes + (uint64_t)b];
+    x.is_signed = d == FMT_DTYPE_I8 || d == FMT_DTYPE_I16 || d == FMT_DTYPE_I32 || d == FMT_DTYPE_I64;
+    float_fields(d, &x.exponent_bits, &x.mantissa_bits);
+    if (!x.exponent_bits) return x;
+    x.is_float = true;
+    x.bias = (1 << (x.exponent_bits - 1)) - 1;
+    x.exponent = (int)(x.bits >> x.mantissa_bits & ((1u << x.exponent_bits) - 1));
+    x.mantissa = x.bits & (((uint64_t)1 << x.mantissa_bits) - 1);
+    x.sign = (int)(x.bits >> (x.exponent_bits + x.mantissa_bits) & 1);
+    int top = (1 << x.exponent_bits) - 1;
+    bool special = x.exponent == top; /* e4m3 has no infinity and only one NaN; e8m0 no infinity, no zero, no subnormal */
+    if (d == FMT_DTYPE_F8) special = special && x.mantissa == 7;
+    if (special) x.value = x.mantissa || d == FMT_DTYPE_E8M0 ? (double)NAN : (double)INFINITY;
+    else if (x.exponent == 0 && d != FMT_DTYPE_E8M0) x.value = ldexp((double)x.mantissa, 1 - x.bias - x.mantissa_bits);
+    else x.value = ldexp((double)(x.mantissa + ((uint64_t)1 << x.mantissa_bits)), x.exponent - x.bias - x.mantissa_bits);
+    if (x.sign) x.value = -x.value;
+    return x;
+}
+
+/* Decimal digits that tell any two values of the format apart. */
+static int digits(const element *x) { return x->mantissa_bits * 301 / 1000 + 2; }
+
+static const char *decimal(const element *x, int precision, char *buf, size_t n)
+{
+    int shift = 64 - 8 * x->bytes;
+    if (x->is_float) snprintf(buf, n, "%.*g", precision < 17 ? precision : 17, x->value);
+    else if (x->is_signed) snprintf(buf, n, "%" PRId64, (int64_t)(x->bits << shift) >> shift);
+    else snprintf(buf, n, "%" PRIu64, x->bits);
+    return buf;
+}
+
+static json_t *element_json(const element *x)
+{
+    int shift = 64 - 8 * x->bytes;
+    if (x->is_float) return fmt_json_real(x->value);
+    return json_integer(x->is_signed ? (int64_t)(x->bits << shift) >> shift : (json_int_t)x->bits);
+}
+
+/* ---- output ---- */
+
+static const char *const PLACE[] = { "replicated", "sharded", "partial" };
+static const char *const TIER[] = { "tensor", "stats", "hash" };
+
+static void print_facts(const reference *ref, const fmt_tape_record *r)
+{
+    char key[FMT_TAPE_NAME_BYTES + 48], type[128];
+    printf("%s:%s\n", ref->tape, fmt_tape_key_text(&r->key, key, sizeof key));
+    printf("%s, %s", fmt_tensor_text(&r->tensor, type, sizeof type), PLACE[r->place]);
+    if (r->place == FMT_PLACE_SHARDED) printf(" along axis %d", r->axis);
+    printf(", %d rank%s, kept as %s\n", r->n_ranks, r->n_ranks == 1 ? "" : "s", TIER[r->tier]);
+    printf("hash %016" PRIx64 ", %" PRIu64 " bytes, %" PRIu64 " stored in %d part%s, chunk at byte %" PRIu64 "\n", r->hash,
+           r->raw_bytes, r->stored_bytes, r->n_parts, r->n_parts == 1 ? "" : "s", r->first_chunk_offset);
+    if (r->tier != FMT_TIER_HASH)
+        printf("min %.9g  max %.9g  rms %.9g  nan %" PRIu64 "  inf %" PRIu64 "  zero %" PRIu64 "  denormal %" PRIu64 "\n",
+               r->stats.min, r->stats.max, r->stats.rms, r->stats.n_nan, r->stats.n_inf, r->stats.n_zero,
+               r->stats.n_denormal);
+}
+
+static json_t *facts_json(const reference *ref, const fmt_tape_record *r)
+{
+    char key[FMT_TAPE_NAME_BYTES + 48], hash[20];
+    json_t *shape = json_array();
+    for (int d = 0; d < r->tensor.ndim; d++) json_array_append_new(shape, json_integer(r->tensor.shape[d]));
+    snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
+    json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s}", "schema", 1, "tape", ref->tape, "ref",
+                             fmt_tape_key_text(&r->key, key, sizeof key), "dtype", fmt_dtype_name(r->tensor.dtype), "shape",
+                             shape, "place", PLACE[r->place], "axis", r->axis, "ranks", r->n_ranks, "tier", TIER[r->tier],
+                             "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes, "hash", hash);
+    if (line && r->tier != FMT_TIER_HASH)
+        json_object_set_new(line, "stats", json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "min", fmt_json_real(r->stats.min),
+                            "max", fmt_json_real(r->stats.max), "rms", fmt_json_real(r->stats.rms), "nan",
+                            (json_int_t)r->stats.n_nan, "inf", (json_int_t)r->stats.n_inf, "zero",
+                            (json_int_t)r->stats.n_zero, "denormal", (json_int_t)r->stats.n_denormal));
+    return line;
+}
+
+/* Row-major place of ref's index. ERR_ARG: it does not fit the shape. */
+static err_code place_of(const reference *ref, const fmt_tensor *t, uint64_t *at, err *e)
+{
+    char type[128];
+    bool fits = ref->n_index == t->ndim;
+    *at = 0;
+    for (int d = 0; d < t->ndim && fits; d++) {
+        fits = ref->index[d] < t->shape[d];
+        *at = *at * (uint64_t)t->shape[d] + (uint64_t)ref->index[d];
+    }
+    if (fits) return ERR_OK;
+    return err_set(e, ERR_ARG, "%s: found an index of %d numbers outside %s, wanted one inside", ref->value, ref->n_index,
+                   fmt_tensor_text(t, type, sizeof type));
+}
+
+static void print_element(const element *x, json_t *line)
+{
+    char text[TEXT_BYTES], hex[24];
+    snprintf(hex, sizeof hex, "0x%0*" PRIx64, 2 * x->bytes, x->bits);
+    decimal(x, digits(x), text, sizeof text);
+    if (line) {
+        json_t *out = json_pack("{s:o, s:s}", "value", element_json(x), "hex", hex);
+        if (x->is_float) {
+            json_object_set_new(out, "sign", json_integer(x->sign));
+            json_object_set_new(out, "exponent", json_integer(x->exponent));
+            json_object_set_new(out, "mantissa", json_integer((json_int_t)x->mantissa));
+        }
+        json_object_set_new(line, "element", out);
+        return;
+    }
+    printf("%s  %s", text, hex);
+    if (x->is_float)
+        printf("  sign %d  exponent %d (2^%d)  mantissa 0x%" PRIx64 " of %d bits", x->sign, x->exponent,
+               x->exponent == 0 && x->mantissa_bits ? 1 - x->bias : x->exponent - x->bias, x->mantissa, x->mantissa_bits);
+    printf("\n");
+}
+
+static void print_rows(const fmt_tensor *t, const uint8_t *data, const options *o, json_t *line)
+{
+    uint64_t width = t->ndim ? (uint64_t)t->shape[t->ndim - 1] : 1, elems = (uint64_t)fmt_tensor_elems(t);
+    uint64_t rows = width ? elems / width : 0, shown_rows = rows < (uint64_t)o->rows ? rows : (uint64_t)o->rows;
+    uint64_t shown = width < (uint64_t)o->columns ? width : (uint64_t)o->columns;
+    json_t *out = json_array();
+    for (uint64_t r = 0; r < shown_rows; r++) {
+        json_t *row = json_array();
+        if (!line) printf("%8" PRIu64 " ", r);
+        for (uint64_t c = 0; c < shown; c++) {
+            element x = element_at(t->dtype, data, r * width + c);
+            char text[TEXT_BYTES];
+            if (line) json_array_append_new(row, element_json(&x));
+            else printf(" %12s", decimal(&x, digits(&x) < 6 ? digits(&x) : 6, text, sizeof text));
+        }
+        if (!line) printf(shown < width ? " ...\n" : "\n");
+        json_array_append_new(out, row);
+    }
+    if (!line && shown_rows < rows) printf("     ... %" PRIu64 " more rows of %" PRIu64 "\n", rows - shown_rows, width);
+    if (line) json_object_set(line, "rows", out);
+    json_decref(out);
+}
+
+static err_code show(const fmt_tape *t, const reference *ref, const options *o, bool json, err *e)
+{
+    size_t i = 0;
+    uint64_t at = 0;
+    fmt_tape_record r;
+    TRY(find(t, ref, &i, e));
+    fmt_tape_at(t, i, &r);
+    if (ref->indexed) TRY(place_of(ref, &r.tensor, &at, e));
+    uint8_t *data = mem_alloc((size_t)r.raw_bytes, 1);
+    json_t *line = json ? facts_json(ref, &r) : NULL;
+    err_code rc = ERR_OK;
+    if (!data || (json && !line)) rc = err_set(e, ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", ref->tape, r.raw_bytes);
+    if (rc == ERR_OK && !json) print_facts(ref, &r);
+    if (rc == ERR_OK && (r.tier == FMT_TIER_TENSOR || ref->indexed)) {
+        rc = fmt_tape_get(t, i, data, r.raw_bytes, e);
+        element x = { 0 };
+        if (rc == ERR_OK && ref->indexed) {
+            x = element_at(r.tensor.dtype, data, at);
+            print_element(&x, line);
+        } else if (rc == ERR_OK) {
+            print_rows(&r.tensor, data, o, line);
+        }
+    }
+    if (rc == ERR_OK && json) rc = fmt_json_print(stdout, line, e);
+    json_decref(line);
+    free(data);
+    return rc;
+}
+
+static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
+{
+    options o = { .rows = SHOWN, .columns = SHOWN };
+    cli_common common;
+    cli_args args;
+    reference ref;
+    fmt_tape *t = NULL;
+    TRY(cli_parse(self, argc, argv, &o, &common, &args, e));
+    *exit_status = 0;
+    if (common.help) { cli_help(self); return ERR_OK; }
+    if (o.rows < 0 || o.columns < 0) return err_set(e, ERR_ARG, "--rows and --columns: wanted 0 or more");
+    err_code rc = parse(args.item[0], &ref, e);
+    if (rc == ERR_OK) rc = fmt_tape_open(ref.tape, &t, e);
+    if (rc == ERR_OK) rc = show(t, &ref, &o, common.json, e);
+    fmt_tape_close(t);
+    reference_fini(&ref);
+    return rc;
+}
+
+static const cli_option OPTIONS[] = {
+    { "--rows", "N", "rows to print (default 8)", CLI_INT, offsetof(options, rows) },
+    { "--columns", "N", "columns to print (default 8)", CLI_INT, offsetof(options, columns) },
+};
+
+const cli_command CMD_SHOW = { "show", "REF", "one record, or one element of it: TAPE:ROUND/SLOT/VALUE@rRANK[I,J]", OPTIONS,
+                               COUNT_OF(OPTIONS), run };

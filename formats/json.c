@@ -1,0 +1,107 @@
+#include "formats/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/outfile.h"
+
+/* The whole of a regular file in memory. */
+static err_code slurp(const char *path, size_t max_bytes, char **out, size_t *out_bytes, err *e)
+{
+    err_code rc = ERR_OK;
+    char *text = NULL;
+    size_t used = 0;
+    struct stat st;
+    /* Without O_NONBLOCK a pipe of that name would hang the open. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return err_set(e, errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? ERR_INPUT : ERR_IO, "%s: cannot be opened: %s", path,
+                       strerror(errno));
+    if (fstat(fd, &st) != 0) {
+        rc = err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        rc = err_set(e, ERR_INPUT, "%s: is not a file, wanted JSON text", path);
+        goto out;
+    }
+    if ((uint64_t)st.st_size > max_bytes) {
+        rc = err_set(e, ERR_FORMAT, "%s: found %" PRIu64 " bytes, wanted at most %zu", path, (uint64_t)st.st_size,
+                     max_bytes);
+        goto out;
+    }
+    text = malloc((size_t)st.st_size + 1);
+    if (!text) {
+        rc = err_set(e, ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", path, (uint64_t)st.st_size);
+        goto out;
+    }
+    while (used < (size_t)st.st_size) {
+        ssize_t n = read(fd, text + used, (size_t)st.st_size - used);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            rc = err_set(e, ERR_IO, "%s: reading failed at byte %zu: %s", path, used, strerror(errno));
+            goto out;
+        }
+        if (n == 0) break;
+        used += (size_t)n;
+    }
+    *out = text;
+    *out_bytes = used;
+    text = NULL;
+out:
+    free(text);
+    close(fd);
+    return rc;
+}
+
+err_code fmt_json_read(const char *path, size_t max_bytes, json_t **out, err *e)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    json_error_t why;
+    *out = NULL;
+    TRY(slurp(path, max_bytes, &text, &bytes, e));
+    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    free(text);
+    if (*out) return ERR_OK;
+    if (json_error_code(&why) == json_error_out_of_memory || !why.text[0]) /* jansson says nothing when a node is refused */
+        return err_set(e, ERR_NOMEM, "%s: no memory for its JSON", path);
+    return err_set(e, ERR_FORMAT, "%s: line %d, column %d: %s", path, why.line, why.column, why.text);
+}
+
+static int to_outfile(const char *text, size_t bytes, void *f)
+{
+    outfile_write(f, text, bytes);
+    return 0;
+}
+
+err_code fmt_json_write(const char *path, const json_t *value, err *e)
+{
+    outfile *f;
+    TRY(outfile_open(path, &f, e));
+    if (json_dump_callback(value, to_outfile, f, JSON_INDENT(2) | JSON_REAL_PRECISION(17) | JSON_ENCODE_ANY) != 0) {
+        outfile_abandon(f);
+        return err_set(e, ERR_NOMEM, "%s: no memory to write JSON", path);
+    }
+    outfile_write(f, "\n", 1);
+    return outfile_commit(f, e);
+}
+
+err_code fmt_json_print(FILE *out, const json_t *value, err *e)
+{
+    int failed = json_dumpf(value, out, JSON_COMPACT | JSON_REAL_PRECISION(17) | JSON_ENCODE_ANY);
+    if (putc('\n', out) == EOF || ferror(out)) return err_set(e, ERR_IO, "output: write failed: %s", strerror(errno));
+    return failed ? err_set(e, ERR_NOMEM, "output: no memory to write JSON") : ERR_OK;
+}
+
+json_t *fmt_json_real(double v)
+{
+    if (isnan(v)) return json_string("nan");
+    if (isinf(v)) return json_string(v > 0 ? "inf" : "-inf");
+    return json_real(v);
+}

@@ -1,0 +1,623 @@
+/* Two halves. The caller's half gathers parts in a batch: hashes, statistics, transforms. The sink turns a full batch into
+ * a chunk: LZ4, checksums, file, index row. A thread runs the sink while the caller fills the other batch, so that what
+ * the caller waits for is the slower of the two halves and not their sum. */
+#include <inttypes.h>
+#include <pthread.h>
+
+#include "base/outfile.h"
+#include "formats/tape_reader.h"
+
+enum {
+    RANKS_MAX = 64,
+    TABLE_SLOTS = 2 * FMT_CHUNK_PARTS,
+    MAP_BYTES = 64,       /* keys and array headers around a data chunk's names, parts and events */
+    META_BYTES = FMT_TAPE_CHUNK_BYTES - FMT_CHUNK_HEADER_BYTES,
+};
+
+/* What a later part of the same chunk needs to find an equal one. */
+typedef struct stored_part {
+    uint64_t hash, first, elems;
+    fmt_dtype dtype;
+    fmt_transform transform;
+    uint32_t offset, bytes;
+} stored_part;
+
+/* A data chunk being filled. */
+typedef struct batch {
+    uint64_t serial; /* which data chunk of the tape, from 0 */
+    uint8_t *payload;
+    size_t payload_bytes;
+    fmt_buf names, parts, events;
+    fmt_names name_set; /* its numbers are the chunk's */
+    uint32_t n_parts, n_events;
+    stored_part *stored;  /* [n_parts] */
+    uint16_t *table;      /* [TABLE_SLOTS] number + 1 of parts, by hash; 0 is free */
+    fmt_row *rows;        /* records whose last part is here; first_chunk_offset holds a serial until the sink knows */
+    uint32_t n_rows;
+} batch;
+
+/* The file side; belongs to the thread while that runs a batch. */
+typedef struct sink {
+    outfile *file;
+    uint32_t sequence;
+    fmt_index index; /* the page being filled */
+    fmt_buf events;  /* of that page */
+    uint32_t n_events;
+    uint64_t records, events_total;
+    uint64_t *chunk_at; /* offset of every data chunk, by serial */
+    size_t n_chunks, chunk_cap;
+    uint64_t *page_at;
+    size_t n_pages, page_cap;
+    uint8_t *head;
+    size_t head_bytes;
+    fmt_buf meta, body; /* room for one chunk */
+} sink;
+
+struct fmt_tape_writer {
+    sink out;
+    batch batches[2], *open;
+    uint64_t next_serial;
+    uint32_t next_record;
+    err first; /* sticky */
+    pthread_t thread;
+    bool threaded;
+    pthread_mutex_t lock; /* queued, stop, done */
+    pthread_cond_t change;
+    batch *queued; /* being written, or about to be */
+    bool stop;
+    err done;      /* the thread's first error */
+};
+
+/* ---- sink ---- */
+
+static err_code write_chunk(sink *s, fmt_chunk_kind kind, const void *body, size_t body_bytes, err *e)
+{
+    CHECK(!s->meta.full && FMT_CHUNK_HEADER_BYTES + s->meta.used + body_bytes <= FMT_TAPE_CHUNK_BYTES);
+    uint8_t header[FMT_CHUNK_HEADER_BYTES];
+    fmt_chunk_put_header(header, kind, s->sequence++, s->meta.data, (uint32_t)s->meta.used, body, (uint32_t)body_bytes);
+    outfile_write(s->file, header, sizeof header);
+    outfile_write(s->file, s->meta.data, s->meta.used);
+    if (body_bytes) outfile_write(s->file, body, body_bytes);
+    s->meta.used = 0;
+    return outfile_flush(s->file, e);
+}
+
+static err_code push_u64(uint64_t **array, size_t *n, size_t *cap, uint64_t v, err *e)
+{
+    if (!mem_grow((void **)array, cap, *n + 1, sizeof **array)) return err_set(e, ERR_NOMEM, "tape writer: no memory");
+    (*array)[(*n)++] = v;
+    return ERR_OK;
+}
+
+static err_code write_page(sink *s, err *e)
+{
+    s->body.used = 0;
+    fmt_index_pack(&s->index, &s->events, s->n_events, &s->meta, &s->body);
+    CHECK(!s->body.full);
+    fmt_index_forget_pages(&s->index);
+    s->events.used = s->n_events = 0;
+    TRY(push_u64(&s->page_at, &s->n_pages, &s->page_cap, outfile_bytes(s->file), e));
+    return write_chunk(s, FMT_CHUNK_INDEX, s->body.data, s->body.used, e);
+}
+
+/* Takes the batch's events over into the index: [parts before, round, event] becomes [round, event]. */
+static err_code index_events(sink *s, const batch *b, err *e)
+{
+    fmt_unpack u = fmt_unpack_of(b->events.data, b->events.used);
+    for (uint32_t i = 0; i < b->n_events; i++) {
+        size_t bytes;
+        CHECK(fmt_unpack_array(&u) == 3);
+        fmt_unpack_skip(&u);
+        int64_t round = fmt_unpack_int(&u, 0, INT32_MAX);
+        const uint8_t *event = fmt_unpack_span(&u, &bytes);
+        CHECK(event);
+        if (s->events.used + bytes + 16 > s->events.cap) TRY(write_page(s, e));
+        fmt_pack_array(&s->events, 2);
+        fmt_pack_int(&s->events, round);
+        fmt_buf_add(&s->events, event, bytes);
+        s->n_events++;
+        s->events_total++;
+    }
+    return ERR_OK;
+}
+
+static err_code write_batch(sink *s, batch *b, err *e)
+{
+    size_t body_bytes;
+    TRY(fmt_payload_put(b->payload, b->payload_bytes, s->body.data, &body_bytes, e));
+    fmt_pack_map(&s->meta, 3);
+    fmt_pack_str(&s->meta, "names");
+    fmt_pack_array(&s->meta, (uint32_t)b->name_set.n);
+    fmt_buf_add(&s->meta, b->names.data, b->names.used);
+    fmt_pack_str(&s->meta, "parts");
+    fmt_pack_array(&s->meta, b->n_parts);
+    fmt_buf_add(&s->meta, b->parts.data, b->parts.used);
+    fmt_pack_str(&s->meta, "events");
+    fmt_pack_array(&s->meta, b->n_events);
+    fmt_buf_add(&s->meta, b->events.data, b->events.used);
+    CHECK(b->serial == s->n_chunks);
+    TRY(push_u64(&s->chunk_at, &s->n_chunks, &s->chunk_cap, outfile_bytes(s->file), e));
+    TRY(write_chunk(s, FMT_CHUNK_DATA, s->body.data, body_bytes, e));
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        b->rows[i].record.first_chunk_offset = s->chunk_at[b->rows[i].record.first_chunk_offset];
+        if (fmt_index_full(&s->index)) TRY(write_page(s, e));
+        TRY(fmt_index_add(&s->index, &b->rows[i], e));
+        s->records++;
+    }
+    return index_events(s, b, e);
+}
+
+static err_code write_end(sink *s, const uint8_t *summary, size_t summary_bytes, err *e)
+{
+    uint64_t offset = outfile_bytes(s->file);
+    fmt_pack_map(&s->meta, 6);
+    fmt_pack_str(&s->meta, "records");
+    fmt_pack_uint(&s->meta, s->records);
+    fmt_pack_str(&s->meta, "events");
+    fmt_pack_uint(&s->meta, s->events_total);
+    fmt_pack_str(&s->meta, "chunks");
+    fmt_pack_uint(&s->meta, s->n_chunks);
+    fmt_pack_str(&s->meta, "summary");
+    if (summary) fmt_buf_add(&s->meta, summary, summary_bytes);
+    else fmt_pack_nil(&s->meta);
+    fmt_pack_str(&s->meta, "head");
+    fmt_buf_add(&s->meta, s->head, s->head_bytes);
+    fmt_pack_str(&s->meta, "index");
+    fmt_pack_array(&s->meta, (uint32_t)s->n_pages);
+    for (size_t i = 0; i < s->n_pages; i++) fmt_pack_uint(&s->meta, s->page_at[i]);
+    if (s->meta.full) return err_set(e, ERR_ARG, "tape: %zu index pages do not fit in the end chunk", s->n_pages);
+    TRY(write_chunk(s, FMT_CHUNK_END, NULL, 0, e));
+    uint8_t trailer[FMT_TRAILER_BYTES];
+    fmt_trailer_put(trailer, offset);
+    outfile_write(s->file, trailer, sizeof trailer);
+    return outfile_flush(s->file, e);
+}
+
+/* ---- the thread ---- */
+
+static void *run(void *ctx)
+{
+    fmt_tape_writer *w = ctx;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        while (!w->queued && !w->stop) pthread_cond_wait(&w->change, &w->lock);
+        if (!w->queued) break;
+        batch *b = w->queued;
+        bool failed = w->done.code != ERR_OK;
+        pthread_mutex_unlock(&w->lock);
+        err e = { 0 };
+        if (!failed && write_batch(&w->out, b, &e) == ERR_OK) e.code = ERR_OK;
+        pthread_mutex_lock(&w->lock);
+        if (!failed && e.code != ERR_OK) w->done = e;
+        w->queued = NULL;
+        pthread_cond_broadcast(&w->change);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* Waits until the sink is idle and takes its error over. */
+static err_code settle(fmt_tape_writer *w)
+{
+    pthread_mutex_lock(&w->lock);
+    while (w->queued) pthread_cond_wait(&w->change, &w->lock);
+    if (w->first.code == ERR_OK) w->first = w->done;
+    pthread_mutex_unlock(&w->lock);
+    return w->first.code;
+}
+
+static void stop_thread(fmt_tape_writer *w)
+{
+    if (!w->threaded) return;
+    pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    pthread_cond_broadcast(&w->change);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    w->threaded = false;
+}
+
+/* ---- batches ---- */
+
+static void batch_reset(batch *b, uint64_t serial)
+{
+    b->serial = serial;
+    b->payload_bytes = 0;
+    b->names.used = b->parts.used = b->events.used = 0;
+    b->n_parts = b->n_events = b->n_rows = 0;
+    fmt_names_clear(&b->name_set);
+    memset(b->table, 0, TABLE_SLOTS * sizeof *b->table);
+}
+
+static bool buf_init(fmt_buf *b, size_t cap)
+{
+    *b = (fmt_buf){ .data = malloc(cap), .cap = cap };
+    return b->data;
+}
+
+static bool batch_init(batch *b)
+{
+    b->payload = malloc(FMT_TAPE_CHUNK_BYTES);
+    b->stored = mem_alloc(FMT_CHUNK_PARTS, sizeof *b->stored);
+    b->table = mem_alloc(TABLE_SLOTS, sizeof *b->table);
+    b->rows = mem_alloc(FMT_CHUNK_PARTS, sizeof *b->rows);
+    return buf_init(&b->names, META_BYTES) && buf_init(&b->parts, META_BYTES) && buf_init(&b->events, META_BYTES) &&
+           b->payload && b->stored && b->table && b->rows;
+}
+
+static void batch_fini(batch *b)
+{
+    free(b->payload);
+    free(b->names.data);
+    free(b->parts.data);
+    free(b->events.data);
+    free(b->stored);
+    free(b->table);
+    free(b->rows);
+    fmt_names_fini(&b->name_set);
+}
+
+/* Bytes still free in the chunk, all of it stored raw. */
+static size_t batch_room(const batch *b)
+{
+    size_t used = FMT_CHUNK_HEADER_BYTES + MAP_BYTES + b->names.used + b->parts.used + b->events.used + b->payload_bytes +
+                  FMT_FRAME_EXTRA_BYTES;
+    return used < FMT_TAPE_CHUNK_BYTES ? FMT_TAPE_CHUNK_BYTES - used : 0;
+}
+
+/* Hands the open batch to the sink, and opens the other one. */
+static err_code submit(fmt_tape_writer *w)
+{
+    batch *b = w->open;
+    if (b->n_parts == 0 && b->n_events == 0) return ERR_OK;
+    TRY(settle(w));
+    if (!w->threaded) w->threaded = pthread_create(&w->thread, NULL, run, w) == 0;
+    if (w->threaded) {
+        pthread_mutex_lock(&w->lock);
+        w->queued = b;
+        pthread_cond_broadcast(&w->change);
+        pthread_mutex_unlock(&w->lock);
+        w->open = b == &w->batches[0] ? &w->batches[1] : &w->batches[0];
+    } else {
+        TRY(write_batch(&w->out, b, &w->first));
+    }
+    batch_reset(w->open, w->next_serial++);
+    return ERR_OK;
+}
+
+static err_code name_number(fmt_tape_writer *w, const char *name, uint32_t *out)
+{
+    batch *b = w->open;
+    size_t had = b->name_set.n;
+    if (!fmt_names_add(&b->name_set, name, strlen(name), out))
+        return err_set(&w->first, ERR_NOMEM, "tape writer: no memory for a name");
+    if (b->name_set.n > had) fmt_pack_str(&b->names, name);
+    return ERR_OK;
+}
+
+/* A copy of the same value on another rank, put just before. */
+typedef struct sibling {
+    uint64_t serial;
+    uint32_t part; /* neither REF nor XOR */
+    const uint8_t *raw;
+    bool equal;    /* all bytes of the record are the same */
+} sibling;
+
+/* Fewer than half of the bytes differ: what differs is then few enough for LZ4 to skip the zeros of the XOR. */
+static bool nearly_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
+{
+    size_t same = 0;
+    for (size_t i = 0; i < bytes; i++) same += a[i] == b[i];
+    return 2 * same > bytes;
+}
+
+static uint16_t *find_stored(batch *b, const fmt_part *p)
+{
+    size_t at = (p->record.hash ^ p->first) % TABLE_SLOTS;
+    for (; b->table[at]; at = (at + 1) % TABLE_SLOTS) {
+        const stored_part *s = &b->stored[b->table[at] - 1];
+        if (s->hash == p->record.hash && s->first == p->first && s->elems == p->elems &&
+            s->dtype == p->record.tensor.dtype)
+            break;
+    }
+    return &b->table[at];
+}
+
+/* Stores the raw bytes of p in the batch through the first transform that fits. */
+static void encode(batch *b, fmt_part *p, const uint8_t *raw, const sibling *near)
+{
+    uint8_t *dst = b->payload + b->payload_bytes;
+    p->offset = (uint32_t)b->payload_bytes;
+    size_t raw_bytes = p->elems * fmt_dtype_bytes(p->record.tensor.dtype);
+    if (near && nearly_equal(raw, near->raw, raw_bytes)) {
+        fmt_codec_put_xor(p->record.tensor.dtype, raw, near->raw, p->elems, dst);
+        p->transform = FMT_TRANSFORM_XOR;
+        p->bytes = (uint32_t)raw_bytes;
+        p->base = near->part;
+    } else {
+        p->bytes = fmt_codec_put(p->record.tensor.dtype, raw, p->elems, dst, &p->transform);
+        uint16_t *slot = find_stored(b, p);
+        if (*slot) { /* the same hash: compare what is stored, which a transform makes only one way */
+            const stored_part *s = &b->stored[*slot - 1];
+            if (s->transform == p->transform && s->bytes == p->bytes && memcmp(b->payload + s->offset, dst, s->bytes) == 0) {
+                p->transform = FMT_TRANSFORM_REF;
+                p->base = *slot - 1u;
+                p->bytes = p->offset = 0;
+            }
+        } else {
+            *slot = (uint16_t)(b->n_parts + 1);
+        }
+    }
+    b->payload_bytes += p->bytes;
+}
+
+/* Appends one part, in a new chunk if need be. *where: a sibling that the next rank's part may refer to. */
+static err_code put_part(fmt_tape_writer *w, const char *name, fmt_part *p, const uint8_t *raw, bool equal, sibling *where)
+{
+    size_t raw_bytes = raw ? p->elems * fmt_dtype_bytes(p->record.tensor.dtype) : 0;
+    bool refer = where->raw && equal && where->serial == w->open->serial;
+    size_t need = FMT_PART_META_BYTES + (refer ? 0 : raw_bytes);
+    if (w->open->n_parts == FMT_CHUNK_PARTS || batch_room(w->open) < need) {
+        TRY(submit(w));
+        refer = false;
+    }
+    batch *b = w->open;
+    uint32_t number;
+    TRY(name_number(w, name, &number));
+    if (refer) {
+        p->transform = FMT_TRANSFORM_REF;
+        p->base = where->part;
+    } else if (raw_bytes) {
+        encode(b, p, raw, where->raw && where->serial == b->serial ? where : NULL);
+        if (!where->raw || where->serial != b->serial)
+            *where = (sibling){ .serial = b->serial, .raw = raw,
+                                .part = p->transform == FMT_TRANSFORM_REF ? p->base : b->n_parts };
+    }
+    b->stored[b->n_parts] = (stored_part){ p->record.hash, p->first, p->elems, p->record.tensor.dtype, p->transform,
+                                           p->offset, p->bytes };
+    fmt_part_put(&b->parts, p, number);
+    CHECK(!b->parts.full && !b->names.full);
+    b->n_parts++;
+    return ERR_OK;
+}
+
+static void add_row(batch *b, const fmt_row *row, const char *name)
+{
+    fmt_row *r = &b->rows[b->n_rows++];
+    *r = *row;
+    /* The caller's name may be gone when the sink gets here; the batch's own copy is not. */
+    r->record.key.name = b->name_set.text[fmt_names_find(&b->name_set, name, strlen(name))];
+}
+
+/* Appends n records that differ in rank, hash, statistics and bytes only; data NULL: no payload. equal[r]: rank r has rank
+ * 0's bytes. Part by part over the
+ * ranks, so that equal copies lie in the same chunk, where one can refer to the other. */
+static err_code put_copies(fmt_tape_writer *w, fmt_row *rows, const void *const *data, const bool *equal, int32_t n)
+{
+    const fmt_tape_record *r0 = &rows[0].record;
+    uint64_t size = fmt_dtype_bytes(r0->tensor.dtype), elems = data ? r0->raw_bytes / size : 0;
+    uint64_t step = FMT_PART_BYTES / size, n_parts = elems ? (elems + step - 1) / step : 1;
+    for (int32_t r = 0; r < n; r++) {
+        rows[r].number = w->next_record++;
+        rows[r].record.n_parts = (int32_t)n_parts;
+        rows[r].record.stored_bytes = 0;
+    }
+    for (uint64_t k = 0; k < n_parts; k++) {
+        sibling where = { 0 };
+        for (int32_t r = 0; r < n; r++) {
+            fmt_part p = { .record = rows[r].record, .number = rows[r].number, .first = k * step };
+            p.elems = elems - p.first < step ? elems - p.first : step;
+            const uint8_t *raw = data && elems ? (const uint8_t *)data[r] + p.first * size : NULL;
+            TRY(put_part(w, r0->key.name, &p, raw, equal[r], &where));
+            if (k == 0) {
+                rows[r].record.first_chunk_offset = w->open->serial;
+                rows[r].part = w->open->n_parts - 1;
+            }
+            rows[r].record.stored_bytes += p.bytes;
+            if (k + 1 == n_parts) add_row(w->open, &rows[r], r0->key.name);
+        }
+    }
+    return ERR_OK;
+}
+
+/* ---- the interface ---- */
+
+static err_code key_good(const fmt_tape_record *r, err *e)
+{
+    const fmt_tape_key *k = &r->key;
+    size_t n = k->name ? strnlen(k->name, FMT_TAPE_NAME_BYTES + 1) : 0;
+    if (n == 0 || n > FMT_TAPE_NAME_BYTES)
+        return err_set(e, ERR_ARG, "tape: a name of %zu bytes, wanted 1 to %d", n, FMT_TAPE_NAME_BYTES);
+    for (size_t i = 0; i < n; i++)
+        if (k->name[i] < 0x20 || k->name[i] > 0x7e)
+            return err_set(e, ERR_ARG, "tape: name %s: byte %02x at %zu, wanted printable ASCII", k->name,
+                           (uint8_t)k->name[i], i);
+    if (k->round < 0 || k->slot < FMT_TAPE_NO_SLOT || k->rank < FMT_TAPE_NO_RANK)
+        return err_set(e, ERR_ARG, "tape: %s: round %d, slot %d, rank %d cannot be kept", k->name, k->round, k->slot, k->rank);
+    if (r->n_ranks < 1 || r->axis < 0 || r->axis >= FMT_DIMS_MAX || (unsigned)r->place > FMT_PLACE_PARTIAL ||
+        (unsigned)r->tier > FMT_TIER_HASH)
+        return err_set(e, ERR_ARG, "tape: %s: %d ranks, axis %d, place %d, tier %d cannot be kept", k->name, r->n_ranks,
+                       r->axis, r->place, r->tier);
+    uint64_t bytes;
+    if ((unsigned)r->tensor.dtype >= FMT_DTYPE_COUNT || r->tensor.ndim < 0 || r->tensor.ndim > FMT_DIMS_MAX ||
+        !fmt_type_bytes(&r->tensor, &bytes))
+        return err_set(e, ERR_ARG, "tape: %s: dtype %d with %d dimensions cannot be kept", k->name, r->tensor.dtype,
+                       r->tensor.ndim);
+    return ERR_OK;
+}
+
+/* Passes the sticky error on, with the file's name already in it. */
+static err_code sticky(const fmt_tape_writer *w, err *e)
+{
+    if (w->first.code != ERR_OK && e) *e = w->first;
+    return w->first.code;
+}
+
+err_code fmt_tape_put_ranks(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_tensor *t, const void *const *data,
+                            fmt_place place, int32_t axis, int32_t n_ranks, fmt_tier tier, err *e)
+{
+    TRY(sticky(w, e));
+    fmt_row rows[RANKS_MAX];
+    bool equal[RANKS_MAX] = { false };
+    if (n_ranks < 1 || n_ranks > RANKS_MAX)
+        return err_set(e, ERR_ARG, "tape: %s: %d ranks, wanted 1 to %d", key->name, n_ranks, RANKS_MAX);
+    for (int32_t r = 0; r < n_ranks; r++) {
+        fmt_tape_record *rec = &rows[r].record;
+        *rec = (fmt_tape_record){ .key = *key, .tensor = *t, .place = place, .axis = axis, .n_ranks = n_ranks, .tier = tier };
+        rec->key.rank = r;
+        if (r == 0) TRY(key_good(rec, e));
+        rec->raw_bytes = fmt_tensor_bytes(t);
+        equal[r] = r > 0 && rec->raw_bytes && memcmp(data[r], data[0], rec->raw_bytes) == 0;
+        rec->hash = equal[r] ? rows[0].record.hash : fmt_hash64(data[r], rec->raw_bytes);
+        rec->tensor.data = data[r];
+        if (equal[r]) rec->stats = rows[0].record.stats;
+        else if (tier != FMT_TIER_HASH) fmt_stats_of(&rec->tensor, &rec->stats);
+        rec->tensor.data = NULL;
+    }
+    (void)put_copies(w, rows, tier == FMT_TIER_TENSOR ? data : NULL, equal, n_ranks);
+    return sticky(w, e);
+}
+
+err_code fmt_tape_put(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_tensor *t, fmt_place place, int32_t axis,
+                      int32_t n_ranks, fmt_tier tier, err *e)
+{
+    fmt_tape_record r = { .key = *key, .tensor = *t, .place = place, .axis = axis, .n_ranks = n_ranks, .tier = tier };
+    TRY(sticky(w, e));
+    TRY(key_good(&r, e));
+    r.hash = fmt_hash64(t->data, fmt_tensor_bytes(t));
+    if (tier != FMT_TIER_HASH) fmt_stats_of(t, &r.stats);
+    return fmt_tape_put_record(w, &r, t->data, e);
+}
+
+err_code fmt_tape_put_record(fmt_tape_writer *w, const fmt_tape_record *r, const void *data, err *e)
+{
+    TRY(sticky(w, e));
+    TRY(key_good(r, e));
+    fmt_row row = { .record = *r };
+    row.record.tensor.data = NULL;
+    row.record.raw_bytes = fmt_tensor_bytes(&r->tensor);
+    (void)put_copies(w, &row, r->tier == FMT_TIER_TENSOR ? &data : NULL, &(bool){ false }, 1);
+    return sticky(w, e);
+}
+
+err_code fmt_tape_put_event(fmt_tape_writer *w, int32_t round, const json_t *event, err *e)
+{
+    TRY(sticky(w, e));
+    if (round < 0 || !json_is_object(event)) return err_set(e, ERR_ARG, "tape: an event is an object of a round from 0");
+    uint8_t *packed;
+    size_t bytes;
+    TRY(fmt_msgpack_pack(event, &packed, &bytes, e));
+    if (bytes > FMT_EVENT_BYTES) {
+        free(packed);
+        return err_set(e, ERR_ARG, "tape: an event of %zu bytes, at most %d", bytes, FMT_EVENT_BYTES);
+    }
+    if (batch_room(w->open) < bytes + 32) (void)submit(w);
+    if (w->first.code == ERR_OK) {
+        batch *b = w->open;
+        fmt_pack_array(&b->events, 3);
+        fmt_pack_uint(&b->events, b->n_parts);
+        fmt_pack_int(&b->events, round);
+        fmt_buf_add(&b->events, packed, bytes);
+        CHECK(!b->events.full);
+        b->n_events++;
+    }
+    free(packed);
+    return sticky(w, e);
+}
+
+static void writer_free(fmt_tape_writer *w)
+{
+    stop_thread(w);
+    for (int i = 0; i < 2; i++) batch_fini(&w->batches[i]);
+    fmt_index_fini(&w->out.index);
+    free(w->out.events.data);
+    free(w->out.chunk_at);
+    free(w->out.page_at);
+    free(w->out.head);
+    free(w->out.meta.data);
+    free(w->out.body.data);
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->change);
+    free(w);
+}
+
+static err_code create(fmt_tape_writer *w, const char *path, const json_t *head, err *e)
+{
+    sink *s = &w->out;
+    if (!buf_init(&s->meta, META_BYTES) || !buf_init(&s->body, FMT_TAPE_CHUNK_BYTES + FMT_FRAME_EXTRA_BYTES) ||
+        !buf_init(&s->events, FMT_PAGE_EVENT_BYTES) || !batch_init(&w->batches[0]) || !batch_init(&w->batches[1]))
+        return err_set(e, ERR_NOMEM, "%s: no memory for a tape writer", path);
+    if (!json_is_object(head)) return err_set(e, ERR_ARG, "%s: a tape's head is an object", path);
+    TRY(fmt_msgpack_pack(head, &s->head, &s->head_bytes, e));
+    if (s->head_bytes > FMT_TAPE_HEAD_BYTES - FMT_CHUNK_HEADER_BYTES)
+        return err_set(e, ERR_ARG, "%s: the head packs to %zu bytes, at most %d", path, s->head_bytes,
+                       FMT_TAPE_HEAD_BYTES - FMT_CHUNK_HEADER_BYTES);
+    TRY(outfile_open(path, &s->file, e));
+    uint8_t prelude[FMT_PRELUDE_BYTES];
+    fmt_prelude_put(prelude);
+    outfile_write(s->file, prelude, sizeof prelude);
+    fmt_buf_add(&s->meta, s->head, s->head_bytes);
+    return write_chunk(s, FMT_CHUNK_HEAD, NULL, 0, e);
+}
+
+err_code fmt_tape_create(const char *path, const json_t *head, fmt_tape_writer **out, err *e)
+{
+    *out = NULL;
+    fmt_tape_writer *w = mem_alloc(1, sizeof *w);
+    if (!w) return err_set(e, ERR_NOMEM, "%s: no memory for a tape writer", path);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->change, NULL);
+    err_code rc = create(w, path, head, e);
+    if (rc != ERR_OK) {
+        outfile_abandon(w->out.file);
+        writer_free(w);
+        return rc;
+    }
+    w->open = &w->batches[0];
+    batch_reset(w->open, w->next_serial++);
+    *out = w;
+    return ERR_OK;
+}
+
+err_code fmt_tape_flush(fmt_tape_writer *w, err *e)
+{
+    if (w->first.code == ERR_OK && submit(w) == ERR_OK) (void)settle(w);
+    return sticky(w, e);
+}
+
+err_code fmt_tape_finish(fmt_tape_writer *w, const json_t *summary, err *e)
+{
+    uint8_t *packed = NULL;
+    size_t bytes = 0;
+    err_code rc = fmt_tape_flush(w, e);
+    stop_thread(w);
+    if (rc == ERR_OK && summary) rc = fmt_msgpack_pack(summary, &packed, &bytes, e);
+    if (rc == ERR_OK && bytes > FMT_SUMMARY_BYTES)
+        rc = err_set(e, ERR_ARG, "tape: the summary packs to %zu bytes, at most %d", bytes, FMT_SUMMARY_BYTES);
+    if (rc == ERR_OK && (w->out.index.n_pages || w->out.n_events)) rc = write_page(&w->out, e);
+    if (rc == ERR_OK) rc = write_end(&w->out, packed, bytes, e);
+    if (rc == ERR_OK) rc = outfile_commit(w->out.file, e);
+    else outfile_leave(w->out.file); /* what was flushed can be recovered */
+    free(packed);
+    writer_free(w);
+    return rc;
+}
+
+void fmt_tape_discard(fmt_tape_writer *w)
+{
+    if (!w) return;
+    stop_thread(w);
+    outfile_abandon(w->out.file);
+    writer_free(w);
+}
+
+uint64_t fmt_tape_written_bytes(const fmt_tape_writer *w)
+{
+    /* The thread counts; wait for nothing but its current chunk. */
+    fmt_tape_writer *self = (fmt_tape_writer *)w;
+    pthread_mutex_lock(&self->lock);
+    while (self->queued) pthread_cond_wait(&self->change, &self->lock);
+    uint64_t bytes = outfile_bytes(self->out.file);
+    pthread_mutex_unlock(&self->lock);
+    return bytes;
+}

@@ -1,0 +1,41 @@
+/* krn_attention_ref - one slot's block attends to its ring and to itself: softmax with a sink, one latent for K and V.
+ *
+ * Shapes    q, o [n_block, heads, head_dim] bf16; ring [n_ring, head_dim] bf16, rows 0.. in physical order;
+ *           block_kv [n_block, head_dim] bf16; sink [heads] f32; scale = f32(head_dim^-0.5).  n_ring >= 0 (at 0 ring may be
+ *           NULL), n_block >= 1, 1 <= head_dim <= KRN_ATTENTION_HEAD_DIM_MAX
+ * Keys      the ring rows, then the block rows; keys are values. Every row of the block sees all of them: no causal mask,
+ *           no sliding window per row
+ * Rounding  per head of a row, over blocks of 64 keys; state m = -1e30, l = 0, acc = 0, f32:
+ *           R1 s = f32(q . k) * scale to f32: blocked, lanes16 in f32; F64, lanes16 in double, rounded once, then * scale
+ *           R2 m' = max(m, s...); c = exp(m - m'), p = exp(s - m'): difference to f32, exp in double rounded once. The
+ *              first c is 0 (for m' above -1e29, which every finite product reaches)
+ *           R3 l = l * c + sum p, of the f32 p: blocked, the sum in f32, ascending keys, then one fmaf; F64, all in double,
+ *              rounded once
+ *           R4 acc = acc * c to f32; pb = bf16(p); acc += sum pb * v: blocked, f32, key by key onto acc (the products are
+ *              exact); F64, the sum in double, ascending keys, acc added to it, rounded once
+ *           R5 after the last block: l = l + exp(sink - m) to f32. The sink is not scaled, not in the max, has no value
+ *           R6 o = bf16(f32(acc / l))
+ *           The block of 64 is part of the numerics: pb is taken against the running maximum of that moment
+ * Edges     sink = -inf adds nothing; sink so far above m that exp overflows: o = 0. A NaN in q or in a key makes the heads
+ *           that meet it NaN: it is never dropped by the maximum
+ * Match     CUDA: inside Bound, same blocks of 64
+ * Bound     ds = b * scale + u * |s| per key, b the bound of the dot product (parity: 6 * u * sqrt(head_dim) * sum |q*k|),
+ *           u = 2^-24. Let e = 2 * (largest ds) + 2u. A pb is either neighbour where p lies within e (relative) of a bf16
+ *           tie. Before R6: (2e + (n_keys + 2 * blocks + 3) * u) * sum p|v| / l, + the steps of those pb times |v| / l
+ * Aliasing  o may be q; no other overlap
+ * Rows      each (row, head) depends on its own q, its sink and the keys alone
+ * Threads   OpenMP over (row, head); bits do not depend on the count. Allocates nothing: 12 bytes of stack a dimension */
+#ifndef KERNELS_ATTENTION_H
+#define KERNELS_ATTENTION_H
+
+#include "kernels/kernels.h"
+
+enum {
+    KRN_ATTENTION_KEYS = 64,            /* keys of one step of the online softmax */
+    KRN_ATTENTION_HEAD_DIM_MAX = 4096,  /* larger head_dim: refused with the config, not here */
+};
+
+void krn_attention_ref(const bf16 *q, const bf16 *ring, int32_t n_ring, const bf16 *block_kv, int32_t n_block,
+                       const float *sink, float scale, int32_t heads, int32_t head_dim, bf16 *o, krn_acc acc);
+
+#endif

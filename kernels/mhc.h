@@ -1,0 +1,55 @@
+/* Hyper-connections: the residual stream has hc copies, mixed around every sub-block. Three ops.
+ *
+ * Stream    [rows, hc, dim] bf16, dense. Flattened, a row is hc * dim elements, copy-major
+ * Use       mixes are taken from the stream a sub-block starts from. post and comb serve that sub-block's own expand; pre
+ *           serves the next sub-block's collapse. That wiring is the engine's
+ * Rows      each row depends on its own row of every input alone
+ * Threads   one
+ * Aliasing  none
+ * u         2^-24 in the bounds below */
+#ifndef KERNELS_MHC_H
+#define KERNELS_MHC_H
+
+#include "kernels/kernels.h"
+
+/* krn_mhc_mixes_ref - the mixing weights of a row.
+ *
+ * Shapes    x [rows, hc, dim] bf16; dots [rows, (2 + hc) * hc] f32, base the same columns, scale [3];
+ *           pre, post [rows, hc] f32; comb [rows, hc, hc] f32, comb[j][k]: source copy j, destination copy k
+ * Inputs    dots = krn_linear_ref(x flattened, the F32 projection, F32 out). Its columns: hc of pre, hc of post, hc * hc of
+ *           comb row by row
+ * Rounding  R1 sum of squares of the flattened row, mean, + norm_eps, rsqrt: as R1..R4 of kernels/rmsnorm.h
+ *           R2 m = dots * r; z = m * scale[part] + base: each to f32
+ *           R3 pre = sigmoid(z) + hc_eps; post = 2 * sigmoid(z), no eps; each step to f32, exp in double rounded once
+ *           R4 comb: e = exp(z - max of its row) to f32; e / sum of its row, + hc_eps; then columns: c / (sum + hc_eps)
+ *           R5 iters - 1 times: rows, c / (sum + hc_eps), then columns likewise. It ends on columns
+ *           A sum of hc terms: blocked, f32 left to right; F64, double, rounded to f32; then + hc_eps to f32
+ * Order     lanes16 for R1; R4, R5 ascending index
+ * Match     CUDA: inside Bound
+ * Bound     dz = |m * scale| * (s/2 + 5) * u + u * |z|, s as in rmsnorm.h.  pre, post relative: dz + 5u.
+ *           comb relative: 4 * (largest dz of the matrix) + 2 * iters * (hc + 3) * u (a pass never amplifies) */
+void krn_mhc_mixes_ref(const bf16 *x, const float *dots, const float *base, const float *scale, int32_t rows, int32_t hc,
+                       int32_t dim, float norm_eps, float hc_eps, int32_t iters, float *pre, float *post, float *comb,
+                       krn_acc acc);
+
+/* krn_mhc_collapse_ref - y[d] = sum_c pre[c] * x[c][d].
+ *
+ * Shapes    x [rows, hc, dim] bf16; pre [rows, hc] f32; y [rows, dim] bf16
+ * Rounding  R1 blocked: each product to f32, added left to right in f32; F64: in double, ascending c, then f32
+ *           R2 f32 to bf16, nearest even
+ * Bound     before R2: hc * u * sum_c |pre[c] * x[c][d]|, any order, FMA allowed */
+void krn_mhc_collapse_ref(const bf16 *x, const float *pre, bf16 *y, int32_t rows, int32_t hc, int32_t dim, krn_acc acc);
+
+/* krn_mhc_expand_ref - out[k][d] = post[k] * y[d] + sum_j comb[j][k] * x[j][d]: the sum runs over comb's FIRST index. (A
+ * doubly stochastic comb hides a transposition from every norm; only an asymmetric test shows it.)
+ *
+ * Shapes    y [rows, dim] bf16, the sub-block's result; x [rows, hc, dim] bf16, the stream before it; post [rows, hc],
+ *           comb [rows, hc, hc] f32; out [rows, hc, dim] bf16
+ * Rounding  R1 the sum over j: blocked, each product to f32, added left to right; F64, in double, then f32
+ *           R2 post * y to f32 (both modes)
+ *           R3 R2 + R1 to f32, then bf16, nearest even
+ * Bound     before bf16: (hc + 2) * u * (|post * y| + sum_j |comb * x|) */
+void krn_mhc_expand_ref(const bf16 *y, const bf16 *x, const float *post, const float *comb, bf16 *out, int32_t rows,
+                        int32_t hc, int32_t dim, krn_acc acc);
+
+#endif

@@ -1,0 +1,28 @@
+/* What `diff` prints: the same findings as text for people, or as JSON, one object a line. Private to replay/. */
+#ifndef REPLAY_DIFF_REPORT_H
+#define REPLAY_DIFF_REPORT_H
+
+#include "replay/compare.h"
+
+typedef struct rpl_diff {
+    const fmt_tape *a, *b;
+    bool forced, all, json; /* all: every difference, not the first ones */
+    const rpl_round **round;/* the compared rounds */
+    int32_t n_rounds;
+    char **identity;        /* rpl_identity_diff of what ran, NULL-terminated */
+    /* Totals, from rpl_diff_sum. */
+    int64_t n_values, n_compared, n_equal, n_differ, n_findings, n_elems, n_blocks, n_blocks_exact;
+    uint64_t n_bytes;
+    int64_t by_class[RPL_CLASS_COUNT];
+    int32_t rounds_differ;
+} rpl_diff;
+
+/* Sums the rounds; true when the two are the same: something was compared, nothing differs, no finding. */
+bool rpl_diff_sum(rpl_diff *d);
+MUST_USE err_code rpl_diff_print(const rpl_diff *d, err *e);
+MUST_USE err_code rpl_diff_print_json(const rpl_diff *d, err *e);
+const char *rpl_diff_verdict(const rpl_diff *d); /* "SAME" "DIFFERENT" */
+/* v counts as a difference: other bits, or it could not be compared. */
+bool rpl_diff_differs(const rpl_value *v);
+
+#endif

@@ -1,0 +1,44 @@
+/* Forced runs: every op group of a tape run alone on the inputs that the tape recorded, so that nothing compounds.
+ *
+ * The op runs on one rank with the whole weights; values of several ranks are joined first. Hidden values are made
+ * again inside the group. Rings come from the recorded main_kv rows of this and the earlier rounds (from the recorded
+ * windows where a tape has no rows). Every head.biased row is made under the recorded drafts before it. */
+#ifndef REPLAY_FORCED_H
+#define REPLAY_FORCED_H
+
+#include "capture/joined.h"
+#include "engine/engine.h"
+#include "replay/compare.h"
+
+typedef struct rpl_forced rpl_forced;
+
+/* What one group gave. Pointers are valid during the call only. */
+typedef struct rpl_forced_value {
+    int32_t round, slot;       /* slot: FMT_TAPE_NO_SLOT in the draft step */
+    const eng_program *program;/* of the bench; NULL for a window */
+    const rpl_group *group;    /* NULL for a window */
+    const char *op;            /* name of the op that writes the value; for windows the ring's op */
+    const char *name;          /* of the value: "s0.attn_out", "s0.window" */
+    int32_t value;             /* index into program->value, -1 for a window */
+    fmt_tensor computed;
+    fmt_tensor recorded;       /* joined */
+    eng_bench *bench;          /* holds the group's inputs and hidden values; NULL for a window */
+} rpl_forced_value;
+
+/* Called once per recorded output. Anything but ERR_OK ends the round with that error. */
+typedef err_code (*rpl_forced_fn)(void *ctx, const rpl_forced_value *v, err *e);
+
+/* t and w are borrowed until close; o's rank count is taken as 1. ERR_INPUT: the tape's shapes do not fit the model. */
+MUST_USE err_code rpl_forced_open(const fmt_tape *t, const eng_weights *w, const eng_options *o, rpl_forced **out, err *e);
+void rpl_forced_close(rpl_forced *f); /* NULL is a no-op */
+int32_t rpl_forced_rounds(const rpl_forced *f);
+int32_t rpl_forced_round_number(const rpl_forced *f, int32_t i);
+/* Runs round i: inserts by slot, windows, the draft step, each in program order. Rounds may come in any order; going
+ * back rebuilds the rings from the start of the tape. ERR_INPUT names a value of the wrong shape or dtype, or an id
+ * that the model does not have. *n_skipped (may be NULL): recorded values whose inputs are not all recorded. */
+MUST_USE err_code rpl_forced_round(rpl_forced *f, int32_t i, rpl_forced_fn fn, void *ctx, int32_t *n_skipped, err *e);
+/* Runs round i and compares: side A is what was computed, side B what is recorded; whatever differs is an origin. taps:
+ * pattern that names must match, NULL: all. The result is kept; *out is valid until close. */
+MUST_USE err_code rpl_forced_compare(rpl_forced *f, int32_t i, const char *taps, const rpl_round **out, err *e);
+
+#endif

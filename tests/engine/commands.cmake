@@ -1,0 +1,3 @@
+sparktape_test(test_synth LINKS engine TIMEOUT 120)
+sparktape_test(test_manifest LINKS engine TIMEOUT 120)
+sparktape_test(test_plan LINKS engine)

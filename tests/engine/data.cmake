@@ -1,0 +1,7 @@
+sparktape_test(test_config LINKS engine)
+sparktape_test(test_inventory LINKS engine)
+sparktape_test(test_arm LINKS engine)
+sparktape_test(test_weights LINKS engine)
+sparktape_test(test_script LINKS engine)
+sparktape_fuzz(fuzz_config LINKS engine)
+sparktape_fuzz(fuzz_script LINKS engine)

@@ -1,0 +1,116 @@
+#include "engine/arm.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/config.h"
+
+static eng_options accepted(eng_option_words w)
+{
+    eng_options o;
+    err e = { 0 };
+    if (eng_options_parse(&w, 0, &o, &e) != ERR_OK) fail_msg("refused: %s", e.msg);
+    return o;
+}
+
+static void refused(eng_option_words w, err_code code, const char *shows)
+{
+    eng_options o, before;
+    err e = { 0 };
+    memset(&o, 0x5a, sizeof o);
+    before = o;
+    assert_int_equal(eng_options_parse(&w, 0, &o, &e), code);
+    if (!strstr(e.msg, shows)) fail_msg("'%s' does not show '%s'", e.msg, shows);
+    assert_memory_equal(&o, &before, sizeof o);
+}
+
+static void every_documented_arm_is_in_the_table_in_order(void **state)
+{
+    (void)state;
+    static const char *const NAMES[] = {
+        "k2-tp2", "k2-head", "native-experts-packed", "native-packed", "native-hybrid", "native-expanded", "native-hybrid-head",
+        "native-hybrid-head-hot", "native-packed-kx", "native-hybrid-kx", "native-hybrid-kx2", "mirror", "mirror64",
+    };
+    assert_int_equal(eng_arm_count(), sizeof NAMES / sizeof NAMES[0]);
+    for (size_t i = 0; i < eng_arm_count(); i++) {
+        assert_string_equal(eng_arm_at(i)->name, NAMES[i]);
+        assert_ptr_equal(eng_arm_find(NAMES[i]), eng_arm_at(i));
+        assert_string_not_equal(eng_rep_name(eng_arm_at(i)->experts), "?");
+    }
+    assert_null(eng_arm_find("native"));
+}
+
+static void no_words_mean_the_documented_defaults(void **state)
+{
+    (void)state;
+    eng_options o = accepted((eng_option_words){ 0 });
+    assert_string_equal(o.arm->name, "native-packed");
+    assert_true(o.backend == ENG_BACKEND_CPU && o.mode == ENG_MODE_EAGER && o.combine == ENG_COMBINE_EXACT);
+    assert_true(o.acc == KRN_ACC_BLOCKED && o.n_ranks == 1 && o.threads == 0);
+}
+
+static void every_word_is_taken_and_named_back(void **state)
+{
+    (void)state;
+    eng_options o = accepted((eng_option_words){ .arm = "native-expanded", .backend = "cpu", .mode = "graph", .acc = "f64",
+                                                 .combine = "fused", .head = "official", .tp = ENG_RANKS_MAX });
+    assert_string_equal(eng_mode_name(o.mode), "graph");
+    assert_string_equal(eng_acc_name(o.acc), "f64");
+    assert_string_equal(eng_combine_name(o.combine), "fused");
+    assert_string_equal(eng_backend_name(o.backend), "cpu");
+    assert_int_equal(o.n_ranks, ENG_RANKS_MAX);
+}
+
+static void unknown_words_are_refused_with_the_known_ones(void **state)
+{
+    (void)state;
+    refused((eng_option_words){ .arm = "native" }, ERR_ARG, "native-packed");
+    refused((eng_option_words){ .arm = "native" }, ERR_ARG, "mirror64"); /* the list is not cut off */
+    refused((eng_option_words){ .backend = "gpu" }, ERR_ARG, "cpu, cuda");
+    refused((eng_option_words){ .mode = "lazy" }, ERR_ARG, "eager, graph");
+    refused((eng_option_words){ .acc = "f32" }, ERR_ARG, "blocked, f64");
+    refused((eng_option_words){ .combine = "" }, ERR_ARG, "exact, fused");
+    refused((eng_option_words){ .head = "bf16" }, ERR_ARG, "official, k6");
+    refused((eng_option_words){ .tp = -1 }, ERR_ARG, "1 to 8");
+    refused((eng_option_words){ .tp = ENG_RANKS_MAX + 1 }, ERR_ARG, "1 to 8");
+}
+
+static void the_references_keep_their_accumulation_and_one_rank(void **state)
+{
+    (void)state;
+    assert_int_equal(accepted((eng_option_words){ .arm = "mirror64" }).acc, KRN_ACC_F64);
+    assert_int_equal(accepted((eng_option_words){ .arm = "mirror64", .acc = "f64", .combine = "fused" }).acc, KRN_ACC_F64);
+    assert_int_equal(accepted((eng_option_words){ .arm = "mirror", .tp = 1 }).acc, KRN_ACC_BLOCKED);
+    refused((eng_option_words){ .arm = "mirror", .acc = "f64" }, ERR_ARG, "wanted blocked");
+    refused((eng_option_words){ .arm = "mirror64", .acc = "blocked" }, ERR_ARG, "wanted f64");
+    refused((eng_option_words){ .arm = "mirror", .tp = 2 }, ERR_ARG, "one rank");
+}
+
+static void what_this_build_lacks_is_refused_by_name(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < eng_arm_count(); i++) {
+        const eng_arm *a = eng_arm_at(i);
+        if (a->missing) refused((eng_option_words){ .arm = a->name }, ERR_ARG, a->missing);
+        else accepted((eng_option_words){ .arm = a->name });
+    }
+    refused((eng_option_words){ .head = "k6" }, ERR_ARG, "EXL3");
+    refused((eng_option_words){ .backend = "cuda" }, ERR_DEVICE, "no CUDA backend");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_documented_arm_is_in_the_table_in_order),
+        cmocka_unit_test(no_words_mean_the_documented_defaults),
+        cmocka_unit_test(every_word_is_taken_and_named_back),
+        cmocka_unit_test(unknown_words_are_refused_with_the_known_ones),
+        cmocka_unit_test(the_references_keep_their_accumulation_and_one_rank),
+        cmocka_unit_test(what_this_build_lacks_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

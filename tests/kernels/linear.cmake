@@ -1,0 +1,2 @@
+sparktape_test(test_isa LINKS kernels)
+sparktape_test(test_linear LINKS kernels TIMEOUT 120)

@@ -1,0 +1,333 @@
+#include "replay_help.h"
+
+#include "replay/compare.h"
+
+static fmt_tape *source; /* deep, one rank */
+
+static int setup(void **state)
+{
+    if (run_setup(state) != 0) return -1;
+    eng_options o = run_options("native-packed", 1, "eager");
+    source = record("source.tape", &o, ENG_LEVEL_DEEP);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fmt_tape_close(source);
+    return run_teardown(state);
+}
+
+/* Everything the tests ask of a comparison. */
+typedef struct summary {
+    int64_t n_elems, n_equal, n_differ, n_findings, by_class[RPL_CLASS_COUNT], by_state[RPL_STATE_COUNT], n_blocks, n_exact;
+    char origin[64], inherited[64]; /* first of the kind: "round/slot/name" */
+    char origin_op[64];
+} summary;
+
+static summary sum_of(rpl_compare *c)
+{
+    summary s = { 0 };
+    for (int32_t i = 0; i < rpl_compare_rounds(c); i++) {
+        const rpl_round *r;
+        OK(rpl_compare_round(c, i, &r, e));
+        s.n_elems += r->n_elems;
+        s.n_equal += r->n_equal;
+        s.n_differ += r->n_differ;
+        s.n_findings += r->n_findings;
+        for (int32_t k = 0; k < r->n_values; k++) {
+            const rpl_value *v = &r->value[k];
+            s.by_class[v->cls]++;
+            s.by_state[v->state]++;
+            char *to = v->cls == RPL_CLASS_ORIGIN ? s.origin : v->cls == RPL_CLASS_INHERITED ? s.inherited : NULL;
+            if (!to || to[0]) continue;
+            snprintf(to, 64, "%d/%d/%.40s", r->round, v->slot, v->name);
+            if (to == s.origin) snprintf(s.origin_op, sizeof s.origin_op, "%.60s", v->op);
+        }
+        for (int32_t k = 0; k < r->n_drafts; k++) s.n_exact += r->draft[k].exact;
+        s.n_blocks += r->n_drafts;
+    }
+    return s;
+}
+
+static summary compare(const fmt_tape *a, const fmt_tape *b, const char *taps)
+{
+    rpl_compare *c;
+    OK(rpl_compare_open(a, b, NULL, taps, &c, e));
+    summary s = sum_of(c);
+    rpl_compare_close(c);
+    return s;
+}
+
+static summary compare_flipped(const char *first, const char *second)
+{
+    flips f = { .at = { first, second } };
+    fmt_tape *t = copy_tape(source, "flipped.tape", flip_bits, &f);
+    assert_int_equal(f.n_done, 1 + (second != NULL));
+    summary s = compare(source, t, NULL);
+    fmt_tape_close(t);
+    return s;
+}
+
+static void a_tape_equals_itself(void **state)
+{
+    (void)state;
+    summary s = compare(source, source, NULL);
+    assert_true(s.n_elems > 100000);
+    assert_int_equal(s.n_differ, 0);
+    assert_int_equal(s.n_findings, 0);
+    assert_int_equal(s.by_state[RPL_STATE_COMPARED], s.n_equal);
+    assert_true(s.n_blocks > 0);
+    assert_int_equal(s.n_exact, s.n_blocks);
+}
+
+static void a_value_changed_alone_is_the_origin(void **state)
+{
+    static const char *const AT[] = { "1/-1/s1.attn.qr", "2/-1/s0.ffn.slot", "1/-1/head.logits",
+                                      "3/-1/confidence", "0/1/s2.main_kv",   "0/0/main_x" };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(AT); i++) {
+        summary s = compare_flipped(AT[i], NULL);
+        assert_int_equal(s.by_class[RPL_CLASS_ORIGIN], 1);
+        assert_int_equal(s.n_differ, 1);
+        assert_string_equal(s.origin, AT[i]);
+    }
+}
+
+static void what_follows_a_changed_input_has_inherited(void **state)
+{
+    (void)state;
+    summary s = compare_flipped("1/-1/s0.attn.norm", "1/-1/s0.attn.qr");
+    assert_string_equal(s.origin, "1/-1/s0.attn.norm");
+    assert_string_equal(s.inherited, "1/-1/s0.attn.qr");
+    s = compare_flipped("1/-1/s0.attn.norm", "1/-1/s0.ffn.gate"); /* s0.ffn.gate does not read s0.attn.norm */
+    assert_int_equal(s.by_class[RPL_CLASS_ORIGIN], 2);
+}
+
+static void a_window_is_judged_by_the_rows_that_went_into_it(void **state)
+{
+    (void)state;
+    summary s = compare_flipped("2/0/s1.window", NULL);
+    assert_string_equal(s.origin, "2/0/s1.window");
+    assert_string_equal(s.origin_op, "s1.window");
+    s = compare_flipped("0/0/s1.main_kv", "2/0/s1.window"); /* the row came in two rounds before */
+    assert_string_equal(s.origin, "0/0/s1.main_kv");
+    assert_string_equal(s.inherited, "2/0/s1.window");
+    s = compare_flipped("2/0/s1.window", "2/-1/s1.attn.o");
+    assert_string_equal(s.inherited, "2/-1/s1.attn.o");
+}
+
+static void a_changed_input_is_no_origin(void **state)
+{
+    (void)state;
+    summary s = compare_flipped("0/0/taps", "0/0/main_x");
+    assert_int_equal(s.by_class[RPL_CLASS_INPUT], 1);
+    assert_int_equal(s.by_class[RPL_CLASS_ORIGIN], 0);
+    assert_string_equal(s.inherited, "0/0/main_x");
+    s = compare_flipped("1/-1/draft.anchor", "1/-1/ids");
+    assert_int_equal(s.by_class[RPL_CLASS_INPUT], 1);
+    assert_string_equal(s.inherited, "1/-1/ids");
+}
+
+static bool drop(void *ctx, fmt_tape_record *r, uint8_t *data)
+{
+    (void)data;
+    return !is_at(r, ctx);
+}
+
+static bool flatten(void *ctx, fmt_tape_record *r, uint8_t *data)
+{
+    (void)data;
+    if (!is_at(r, ctx)) return true;
+    int64_t n = fmt_tensor_elems(&r->tensor);
+    r->tensor = fmt_tensor_make(r->tensor.dtype, NULL, 1, &n);
+    return true;
+}
+
+static bool as_integers(void *ctx, fmt_tape_record *r, uint8_t *data)
+{
+    (void)data;
+    if (is_at(r, ctx)) r->tensor.dtype = FMT_DTYPE_I32;
+    return true;
+}
+
+static bool hash_only(void *ctx, fmt_tape_record *r, uint8_t *data)
+{
+    (void)data;
+    if (is_at(r, ctx)) r->tier = FMT_TIER_HASH;
+    return true;
+}
+
+static void what_cannot_be_compared_is_reported(void **state)
+{
+    static const struct { edit_fn edit; const char *at; rpl_state want; bool differs; } CASES[] = {
+        { drop, "1/-1/s0.attn_out", RPL_STATE_ONLY_A, true },
+        { flatten, "1/-1/s0.attn_out", RPL_STATE_SHAPE, true },
+        { as_integers, "1/-1/confidence", RPL_STATE_DTYPE, true },
+        { hash_only, "1/-1/s0.attn_out", RPL_STATE_BY_HASH, false },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        fmt_tape *t = copy_tape(source, "odd.tape", CASES[i].edit, (void *)(uintptr_t)CASES[i].at);
+        summary s = compare(source, t, NULL);
+        assert_int_equal(s.by_state[CASES[i].want], 1);
+        assert_int_equal(s.n_differ, CASES[i].differs);
+        if (CASES[i].want == RPL_STATE_ONLY_A) assert_int_equal(compare(t, source, NULL).by_state[RPL_STATE_ONLY_B], 1);
+        fmt_tape_close(t);
+    }
+}
+
+static void a_missing_input_leaves_a_difference_unplaced(void **state)
+{
+    flips f = { .at = { "1/-1/s0.attn.qr" } };
+    (void)state;
+    fmt_tape *a = copy_tape(source, "less.tape", drop, (void *)(uintptr_t) "1/-1/s0.attn.norm");
+    fmt_tape *b = copy_tape(a, "flipped.tape", flip_bits, &f);
+    summary s = compare(a, b, NULL);
+    assert_int_equal(s.by_class[RPL_CLASS_UNPLACED], 1);
+    assert_int_equal(s.n_differ, 1);
+    fmt_tape_close(a);
+    fmt_tape_close(b);
+}
+
+static void a_pattern_that_matches_nothing_compares_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(compare(source, source, "no.such.value").n_elems, 0);
+    summary s = compare(source, source, "s0.attn_out,drafts");
+    assert_true(s.n_elems > 0 && s.n_equal < 20);
+}
+
+static bool other_token(void *ctx, fmt_tape_record *r, uint8_t *data)
+{
+    int32_t *token = ctx;
+    if (!is_at(r, "1/-1/drafts")) return true;
+    token[1] = (int32_t)get_u32(data + 4); /* entry 0, position 1 */
+    put_u32(data + 4, (uint32_t)token[0]);
+    return true;
+}
+
+static void a_changed_draft_shows_its_margin(void **state)
+{
+    int32_t token[2] = { 7, 0 };
+    rpl_compare *c;
+    const rpl_round *r;
+    (void)state;
+    fmt_tape *t = copy_tape(source, "drafts.tape", other_token, token);
+    OK(rpl_compare_open(t, source, NULL, NULL, &c, e));
+    OK(rpl_compare_round(c, 1, &r, e));
+    const rpl_draft *d = &r->draft[0];
+    assert_false(d->exact);
+    assert_int_equal(d->n_same, 1);
+    assert_int_equal(d->token_a, 7);
+    assert_int_equal(d->token_b, token[1]);
+    assert_true(d->margin_b > 0 && d->gap_b >= d->margin_b);
+
+    cap_value v = { 0 };
+    const fmt_tape_key key = { 1, FMT_TAPE_NO_SLOT, 0, "head.biased" };
+    OK(cap_joined_get(source, &key, &v, e));
+    const float *row = (const float *)v.tensor.data + v.tensor.shape[2];
+    assert_true(d->gap_b == (double)row[token[1]] - (double)row[7]);
+    cap_value_fini(&v);
+    rpl_compare_close(c);
+    fmt_tape_close(t);
+}
+
+static bool second_rank(void *ctx, fmt_tape_record *r, uint8_t *data)
+{
+    if (r->key.rank == 1 && is_at(r, ctx)) data[0] ^= 1;
+    return true;
+}
+
+static void ranks_that_disagree_on_a_replicated_value_are_a_finding(void **state)
+{
+    eng_options o = run_options("native-packed", 2, "eager");
+    (void)state;
+    fmt_tape *two = record("two.tape", &o, ENG_LEVEL_V1);
+    assert_int_equal(compare(two, two, NULL).n_findings, 0);
+    fmt_tape *t = copy_tape(two, "ranks.tape", second_rank, (void *)(uintptr_t) "1/-1/s1.out");
+    summary s = compare(two, t, NULL);
+    assert_int_equal(s.n_findings, 1);
+    assert_int_equal(s.n_differ, 0); /* rank 0 is what is compared */
+    fmt_tape_close(t);
+    fmt_tape_close(two);
+}
+
+static void two_accumulations_start_to_differ_at_origins_only(void **state)
+{
+    eng_options o = run_options("mirror64", 1, "eager");
+    (void)state;
+    fmt_tape *other = record("mirror64.tape", &o, ENG_LEVEL_DEEP);
+    summary s = compare(source, other, NULL);
+    assert_true(s.by_class[RPL_CLASS_ORIGIN] > 0 && s.by_class[RPL_CLASS_INHERITED] > 0);
+    assert_int_equal(s.by_class[RPL_CLASS_UNPLACED] + s.by_class[RPL_CLASS_NONE] + s.by_class[RPL_CLASS_INPUT], 0);
+    fmt_tape_close(other);
+}
+
+static void a_v1_tape_compares_with_the_top_of_its_logits(void **state)
+{
+    eng_options o = run_options("native-packed", 1, "eager");
+    (void)state;
+    fmt_tape *v1 = record("v1.tape", &o, ENG_LEVEL_V1);
+    flips f = { .at = { "1/-1/head.logits.top" } };
+    fmt_tape *t = copy_tape(v1, "flipped.tape", flip_bits, &f);
+    summary s = compare(v1, t, NULL);
+    assert_string_equal(s.origin, "1/-1/head.logits.top");
+    assert_string_equal(s.origin_op, "head.logits");
+    fmt_tape_close(t);
+    fmt_tape_close(v1);
+}
+
+static void rounds_may_be_asked_for_in_any_order_and_are_kept(void **state)
+{
+    rpl_compare *c;
+    const rpl_round *last, *again;
+    (void)state;
+    OK(rpl_compare_open(source, source, NULL, NULL, &c, e));
+    int32_t n = rpl_compare_rounds(c);
+    assert_false(rpl_compare_done(c, n - 1));
+    OK(rpl_compare_round(c, n - 1, &last, e));
+    assert_true(rpl_compare_done(c, n - 1) && !rpl_compare_done(c, 0));
+    OK(rpl_compare_round(c, n - 1, &again, e));
+    assert_ptr_equal(last, again);
+    rpl_compare_close(c);
+}
+
+static void identity_differences_are_named_by_path(void **state)
+{
+    (void)state;
+    json_t *a = json_pack("{s:s, s:{s:s, s:i}, s:i}", "x", "same", "arm", "name", "one", "k", 1, "tp", 1);
+    json_t *b = json_pack("{s:s, s:{s:s, s:i}, s:s}", "x", "same", "arm", "name", "two", "k", 1, "new", "a\nb");
+    char **lines = rpl_identity_diff(a, b);
+    assert_string_equal(lines[0], "arm.name: one | two");
+    assert_string_equal(lines[1], "tp: 1 | -");
+    assert_string_equal(lines[2], "new: - | a?b");
+    assert_null(lines[3]);
+    rpl_lines_free(lines);
+    lines = rpl_identity_diff(a, a);
+    assert_null(lines[0]);
+    rpl_lines_free(lines);
+    json_decref(a);
+    json_decref(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tape_equals_itself),
+        cmocka_unit_test(a_value_changed_alone_is_the_origin),
+        cmocka_unit_test(what_follows_a_changed_input_has_inherited),
+        cmocka_unit_test(a_window_is_judged_by_the_rows_that_went_into_it),
+        cmocka_unit_test(a_changed_input_is_no_origin),
+        cmocka_unit_test(what_cannot_be_compared_is_reported),
+        cmocka_unit_test(a_missing_input_leaves_a_difference_unplaced),
+        cmocka_unit_test(a_pattern_that_matches_nothing_compares_nothing),
+        cmocka_unit_test(a_changed_draft_shows_its_margin),
+        cmocka_unit_test(ranks_that_disagree_on_a_replicated_value_are_a_finding),
+        cmocka_unit_test(two_accumulations_start_to_differ_at_origins_only),
+        cmocka_unit_test(a_v1_tape_compares_with_the_top_of_its_logits),
+        cmocka_unit_test(rounds_may_be_asked_for_in_any_order_and_are_kept),
+        cmocka_unit_test(identity_differences_are_named_by_path),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,449 @@
+#include "tui/model.h"
+
+#include "base/mem.h"
+#include "replay/ordered.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+enum { N_STEPS = 2, NO_ROUND = -1 };
+
+typedef _Atomic(const rpl_round *) result_slot;
+
+struct tui_model {
+    const fmt_tape *tape[TUI_SIDES];
+    cap_names *names[TUI_SIDES];
+    rpl_ordered *ordered;
+    eng_program *program[N_STEPS]; /* NULL: no config in the heads */
+    tui_request *request;
+    size_t n_requests, capacity;
+    cap_value buffer;
+    /* Shared with the comparing thread, which alone calls compare. A result that is there never changes. */
+    rpl_compare *compare;          /* NULL: one tape */
+    result_slot *result;           /* [rounds] */
+    atomic_int n_done, wanted;
+    atomic_bool stop, failed;      /* failed: no memory */
+    pthread_t thread;
+    bool started;
+};
+
+const tui_verdict_look TUI_VERDICT[TUI_VERDICT_COUNT] = {
+    [TUI_VERDICT_NONE] = { "-", "not compared", TUI_DIM },
+    [TUI_VERDICT_PENDING] = { "\u2026", "pending", TUI_DIM },
+    [TUI_VERDICT_EQUAL] = { "=", "equal", TUI_EQUAL },
+    [TUI_VERDICT_INHERITED] = { "\u2193", "inherited", TUI_INHERITED },
+    [TUI_VERDICT_DIFFERS] = { "\u2260", "differs", TUI_DIFFERS },
+    [TUI_VERDICT_INPUT] = { "i", "input", TUI_DIFFERS },
+    [TUI_VERDICT_ORIGIN] = { "o", "origin", TUI_ORIGIN },
+    [TUI_VERDICT_BROKEN] = { "!", "broken", TUI_WARN },
+};
+
+tui_verdict tui_verdict_of(const rpl_value *v)
+{
+    static const tui_verdict OF_CLASS[RPL_CLASS_COUNT] = {
+        [RPL_CLASS_EQUAL] = TUI_VERDICT_EQUAL, [RPL_CLASS_ORIGIN] = TUI_VERDICT_ORIGIN,
+        [RPL_CLASS_INHERITED] = TUI_VERDICT_INHERITED, [RPL_CLASS_INPUT] = TUI_VERDICT_INPUT,
+        [RPL_CLASS_UNPLACED] = TUI_VERDICT_DIFFERS, [RPL_CLASS_NONE] = TUI_VERDICT_NONE,
+    };
+    bool broken = v->state == RPL_STATE_DTYPE || v->state == RPL_STATE_SHAPE || v->state == RPL_STATE_UNREADABLE;
+    return broken ? TUI_VERDICT_BROKEN : OF_CLASS[v->cls];
+}
+
+/* ---- comparing ---- */
+
+static void *compare_rounds(void *model)
+{
+    tui_model *m = model;
+    int32_t n = tui_model_rounds(m), next = 0;
+    while (!atomic_load(&m->stop)) {
+        const rpl_round *r;
+        int32_t i = atomic_exchange(&m->wanted, NO_ROUND);
+        if (i == NO_ROUND || atomic_load(&m->result[i])) {
+            while (next < n && atomic_load(&m->result[next])) next++;
+            if (next == n) break;
+            i = next;
+        }
+        if (rpl_compare_round(m->compare, i, &r, NULL) != ERR_OK) {
+            atomic_store(&m->failed, true);
+            break;
+        }
+        atomic_store(&m->result[i], r);
+        atomic_fetch_add(&m->n_done, 1);
+    }
+    return NULL;
+}
+
+err_code tui_model_start(tui_model *m, err *e)
+{
+    if (!m->compare) return ERR_OK;
+    static const int FAULTS[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT }; /* blocked, they would kill unhandled */
+    sigset_t others, before;
+    sigfillset(&others); /* all other signals are for the thread that owns the terminal */
+    for (size_t i = 0; i < COUNT_OF(FAULTS); i++) sigdelset(&others, FAULTS[i]);
+    pthread_sigmask(SIG_SETMASK, &others, &before);
+    int failure = pthread_create(&m->thread, NULL, compare_rounds, m);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failure) return err_set(e, ERR_SYSTEM, "a thread cannot be started: %s", strerror(failure));
+    m->started = true;
+    return ERR_OK;
+}
+
+err_code tui_model_finish(tui_model *m, err *e)
+{
+    if (m->compare) compare_rounds(m);
+    return atomic_load(&m->failed) ? err_set(e, ERR_NOMEM, "comparison: no memory") : ERR_OK;
+}
+
+void tui_model_want(tui_model *m, int32_t round_index)
+{
+    if (m->compare && !atomic_load(&m->result[round_index])) atomic_store(&m->wanted, round_index);
+}
+
+int32_t tui_model_rounds(const tui_model *m) { return rpl_ordered_rounds(m->ordered); }
+int32_t tui_model_rounds_done(const tui_model *m) { return atomic_load(&m->n_done); }
+
+bool tui_model_is_working(const tui_model *m)
+{
+    return m->started && !atomic_load(&m->failed) && tui_model_rounds_done(m) < tui_model_rounds(m);
+}
+
+const rpl_round *tui_model_result(const tui_model *m, int32_t round_index)
+{
+    return m->compare ? atomic_load(&m->result[round_index]) : NULL;
+}
+
+/* ---- requests ---- */
+
+static bool record_of(const tui_model *m, int side, int32_t round, int32_t slot, const char *name, fmt_tape_record *out)
+{
+    if (!m->tape[side]) return false;
+    int64_t at = cap_names_find(m->names[side], round, slot, name);
+    if (at < 0) return false;
+    fmt_tape_at(m->tape[side], cap_names_at(m->names[side], (size_t)at)->first_record, out);
+    return true;
+}
+
+static tui_request *add_request(tui_model *m, int32_t round_index, int32_t slot, err *e)
+{
+    int32_t round = rpl_ordered_number(m->ordered, round_index);
+    for (size_t i = m->n_requests; i > 0 && m->request[i - 1].round == round; i--)
+        if (m->request[i - 1].slot == slot) return &m->request[i - 1];
+    void *array = m->request;
+    if (!mem_grow(&array, &m->capacity, m->n_requests + 1, sizeof *m->request)) {
+        err_set(e, ERR_NOMEM, "no memory for %zu requests", m->n_requests);
+        return NULL;
+    }
+    m->request = array;
+    tui_request *r = &m->request[m->n_requests++];
+    *r = (tui_request){ .round_index = round_index, .round = round, .slot = slot, .entry = -1, .n_drafts = { -1, -1 },
+                        .verdict = m->compare ? TUI_VERDICT_PENDING : TUI_VERDICT_NONE, .first_origin = -1, .worst = -1,
+                        .worst_rel_l2 = (double)NAN, .kl = (double)NAN };
+    return r;
+}
+
+/* A small I32 vector of the draft step; *n is its length. NULL: absent or not that. Valid until the next call. */
+static const int32_t *read_ints(tui_model *m, int side, int32_t round, const char *name, int32_t ndim, fmt_tensor *t)
+{
+    const fmt_tape_key key = { round, FMT_TAPE_NO_SLOT, 0, name };
+    if (!m->tape[side] || cap_joined_get(m->tape[side], &key, &m->buffer, NULL) != ERR_OK) return NULL;
+    *t = m->buffer.tensor;
+    return t->dtype == FMT_DTYPE_I32 && t->ndim == ndim ? t->data : NULL;
+}
+
+/* Which slots the round's step drafted. Usually those that inserted, or those whose windows were kept, in ascending order:
+ * the hash in the index tells whether that guess is right, and no payload is read. */
+static err_code add_drafted(tui_model *m, int32_t round_index, const int32_t *seen, size_t n_seen, err *e)
+{
+    int32_t round = rpl_ordered_number(m->ordered, round_index);
+    fmt_tape_record r;
+    int side = record_of(m, TUI_A, round, FMT_TAPE_NO_SLOT, "draft.slots", &r) ? TUI_A : TUI_B;
+    if (!record_of(m, side, round, FMT_TAPE_NO_SLOT, "draft.slots", &r) || r.tensor.ndim != 1) return ERR_OK;
+    int64_t batch = r.tensor.shape[0];
+    const int32_t *slots = seen;
+    if (r.raw_bytes != n_seen * sizeof *seen || fmt_hash64(seen, n_seen * sizeof *seen) != r.hash) {
+        fmt_tensor t;
+        slots = read_ints(m, side, round, "draft.slots", 1, &t);
+        if (!slots) return ERR_OK;
+    }
+    for (int64_t i = 0; i < batch; i++) {
+        tui_request *q = slots[i] >= 0 ? add_request(m, round_index, slots[i], e) : NULL;
+        if (slots[i] >= 0 && !q) return ERR_NOMEM;
+        if (q) q->entry = (int32_t)i;
+    }
+    return ERR_OK;
+}
+
+static int by_slot(const void *x, const void *y)
+{
+    const tui_request *a = x, *b = y;
+    return a->slot < b->slot ? -1 : a->slot > b->slot;
+}
+
+static int ascending(const void *x, const void *y)
+{
+    const int32_t *a = x, *b = y;
+    return *a < *b ? -1 : *a > *b;
+}
+
+/* The distinct slots of a round's values (or of its windows alone), ascending. slots: room for n. */
+static size_t slots_of(const cap_name *name, int32_t n, bool windows_only, int32_t *slots)
+{
+    size_t n_slots = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (name[i].slot < 0 || (windows_only && !strstr(name[i].name, ".window"))) continue;
+        size_t k = 0;
+        while (k < n_slots && slots[k] != name[i].slot) k++;
+        if (k == n_slots) slots[n_slots++] = name[i].slot;
+    }
+    if (n_slots) qsort(slots, n_slots, sizeof *slots, ascending);
+    return n_slots;
+}
+
+static bool counts_rows(const char *name)
+{
+    return strcmp(name, "pos") == 0 || strcmp(name, "taps") == 0 || strcmp(name, "main_x") == 0;
+}
+
+static err_code add_round(tui_model *m, int32_t i, int32_t **slots, size_t *capacity, err *e)
+{
+    int32_t n;
+    const cap_name *name = rpl_ordered_at(m->ordered, i, &n);
+    size_t first = m->n_requests;
+    for (int32_t k = 0; k < n; k++) {
+        tui_request *r = name[k].slot >= 0 ? add_request(m, i, name[k].slot, e) : NULL;
+        if (name[k].slot >= 0 && !r) return ERR_NOMEM;
+        fmt_tape_record rec;
+        if (!r || !counts_rows(name[k].name)) continue;
+        if (record_of(m, TUI_A, name[k].round, name[k].slot, name[k].name, &rec) ||
+            record_of(m, TUI_B, name[k].round, name[k].slot, name[k].name, &rec))
+            r->n_rows = rec.tensor.ndim > 0 && rec.tensor.shape[0] <= INT32_MAX ? (int32_t)rec.tensor.shape[0] : 0;
+    }
+    void *array = *slots;
+    if (!mem_grow(&array, capacity, (size_t)n, sizeof **slots)) return err_set(e, ERR_NOMEM, "no memory for %d values", n);
+    *slots = array;
+    size_t n_slots = slots_of(name, n, true, *slots);
+    if (n_slots == 0) n_slots = slots_of(name, n, false, *slots);
+    TRY(add_drafted(m, i, *slots, n_slots, e));
+    if (m->n_requests == first && !add_request(m, i, FMT_TAPE_NO_SLOT, e)) return ERR_NOMEM;
+    qsort(m->request + first, m->n_requests - first, sizeof *m->request, by_slot);
+    return ERR_OK;
+}
+
+int32_t tui_model_requests(const tui_model *m) { return (int32_t)m->n_requests; }
+
+/* Sums the round's comparison for one request. */
+static void summarise(tui_request *r, const rpl_round *round)
+{
+    r->verdict = TUI_VERDICT_NONE;
+    for (int32_t i = 0; i < round->n_values; i++) {
+        const rpl_value *v = &round->value[i];
+        if (v->slot != FMT_TAPE_NO_SLOT && v->slot != r->slot) continue;
+        tui_verdict verdict = tui_verdict_of(v);
+        if (verdict > r->verdict) r->verdict = verdict;
+        if (verdict == TUI_VERDICT_ORIGIN && r->first_origin < 0) r->first_origin = i;
+        if (v->state != RPL_STATE_COMPARED) continue;
+        if (tui_is_different(verdict) && tui_is_float(v->a.dtype) && !(v->m.rel_l2 <= r->worst_rel_l2)) {
+            r->worst_rel_l2 = v->m.rel_l2;
+            r->worst = i;
+        }
+        if (v->has_logits && !(v->logits.kl_max <= r->kl)) r->kl = v->logits.kl_max;
+    }
+}
+
+const tui_request *tui_model_request(tui_model *m, int32_t i)
+{
+    tui_request *r = &m->request[i];
+    const rpl_round *round = r->verdict == TUI_VERDICT_PENDING ? tui_model_result(m, r->round_index) : NULL;
+    if (round) summarise(r, round);
+    return r;
+}
+
+void tui_model_read_drafts(tui_model *m, int32_t i)
+{
+    tui_request *r = &m->request[i];
+    for (int side = TUI_A; side < TUI_SIDES; side++) {
+        if (r->n_drafts[side] >= 0) continue;
+        r->n_drafts[side] = 0;
+        fmt_tensor t;
+        const int32_t *drafts = r->entry >= 0 ? read_ints(m, side, r->round, "drafts", 2, &t) : NULL;
+        if (!drafts || r->entry >= t.shape[0]) continue;
+        int64_t n = t.shape[1] < TUI_DRAFTS_MAX ? t.shape[1] : TUI_DRAFTS_MAX;
+        memcpy(r->draft[side], drafts + r->entry * t.shape[1], (size_t)n * sizeof *drafts);
+        r->n_drafts[side] = (int32_t)n;
+    }
+}
+
+int32_t tui_model_step(const tui_model *m, int32_t i, int by)
+{
+    const tui_request *from = &m->request[i];
+    for (int32_t k = i + by; k >= 0 && k < tui_model_requests(m); k += by)
+        if (m->request[k].round != from->round && m->request[k].slot == from->slot) return k;
+    return -1;
+}
+
+int32_t tui_model_find_request(const tui_model *m, int32_t round, int32_t slot)
+{
+    for (int32_t i = 0; i < tui_model_requests(m); i++)
+        if (m->request[i].round == round && (slot == FMT_TAPE_NO_SLOT || m->request[i].slot == slot)) return i;
+    return -1;
+}
+
+/* ---- values ---- */
+
+const cap_name *tui_model_values(const tui_model *m, int32_t round_index, int32_t *n)
+{
+    return rpl_ordered_at(m->ordered, round_index, n);
+}
+
+int32_t tui_model_find_value(const tui_model *m, int32_t round_index, int32_t slot, const char *name)
+{
+    int32_t n;
+    const cap_name *v = tui_model_values(m, round_index, &n);
+    for (int32_t i = 0; i < n; i++)
+        if (v[i].slot == slot && strcmp(v[i].name, name) == 0) return i;
+    return -1;
+}
+
+bool tui_model_shows(const tui_request *r, const cap_name *n) { return n->slot == FMT_TAPE_NO_SLOT || n->slot == r->slot; }
+
+bool tui_is_float(fmt_dtype d)
+{
+#define X(name, text, bytes, is_float) [FMT_DTYPE_##name] = is_float,
+    static const bool IS_FLOAT[FMT_DTYPE_COUNT] = { FMT_DTYPE_LIST(X) };
+#undef X
+    return IS_FLOAT[d];
+}
+
+const eng_op *tui_model_op(const tui_model *m, const cap_name *n)
+{
+    const char *window = strstr(n->name, ".window");
+    const eng_program *p = m->program[n->slot == FMT_TAPE_NO_SLOT ? ENG_STEP_DRAFT : ENG_STEP_INSERT];
+    if (!p) return NULL;
+    char name[FMT_TAPE_NAME_BYTES];
+    snprintf(name, sizeof name, "%s", n->name);
+    char *top = window ? NULL : strstr(name, ".top"); /* "head.logits.top_ids" is a view of head.logits */
+    if (top) *top = 0;
+    int32_t v = eng_program_find_value(p, name);
+    return v >= 0 && p->value[v].producer >= 0 ? &p->op[p->value[v].producer] : NULL;
+}
+
+/* Statistics of a cut value: those of its shards together. */
+static void add_stats(fmt_stats *sum, double elems, const fmt_stats *s, double more)
+{
+    sum->min = fmin(sum->min, s->min);
+    sum->max = fmax(sum->max, s->max);
+    sum->rms = sqrt((sum->rms * sum->rms * elems + s->rms * s->rms * more) / (elems + more));
+    sum->n_nan += s->n_nan;
+    sum->n_inf += s->n_inf;
+    sum->n_zero += s->n_zero;
+    sum->n_denormal += s->n_denormal;
+}
+
+bool tui_model_facts(const tui_model *m, int side, const cap_name *n, tui_facts *out)
+{
+    fmt_tape_record r, part;
+    if (!record_of(m, side, n->round, n->slot, n->name, &r)) return false;
+    *out = (tui_facts){ .tensor = r.tensor, .tier = r.tier, .n_ranks = r.n_ranks, .stats = r.stats,
+                        .has_stats = r.tier != FMT_TIER_HASH && (r.place != FMT_PLACE_PARTIAL || r.n_ranks == 1) };
+    if (r.place != FMT_PLACE_SHARDED || r.axis < 0 || r.axis >= r.tensor.ndim) return true;
+    for (int32_t rank = 1; rank < r.n_ranks; rank++) {
+        const fmt_tape_key key = { n->round, n->slot, rank, n->name };
+        int64_t i = fmt_tape_find(m->tape[side], &key);
+        if (i < 0) continue;
+        fmt_tape_at(m->tape[side], (size_t)i, &part);
+        add_stats(&out->stats, (double)fmt_tensor_elems(&out->tensor), &part.stats, (double)fmt_tensor_elems(&part.tensor));
+        if (part.tensor.ndim == r.tensor.ndim) out->tensor.shape[r.axis] += part.tensor.shape[r.axis];
+    }
+    return true;
+}
+
+bool tui_model_facts_any(const tui_model *m, const cap_name *n, tui_facts *out)
+{
+    return tui_model_facts(m, TUI_A, n, out) || tui_model_facts(m, TUI_B, n, out);
+}
+
+/* ---- open and close ---- */
+
+static const char *word_of(const json_t *object, const char *key)
+{
+    const char *s = json_string_value(json_object_get(object, key));
+    return s ? s : "?";
+}
+
+void tui_model_identity(const tui_model *m, int side, char *buf, size_t bytes)
+{
+    const json_t *head = fmt_tape_head(m->tape[side]), *identity = json_object_get(head, "identity");
+    const char *arm = word_of(json_object_get(identity, "arm"), "name");
+    int tp = (int)json_integer_value(json_object_get(identity, "tp"));
+    snprintf(buf, bytes, "%s, %s, tp %d, %s, %s", arm, word_of(identity, "acc"), tp, word_of(identity, "combine"),
+             word_of(head, "level"));
+}
+
+static err_code make_programs(tui_model *m, err *e)
+{
+    eng_config config;
+    for (int side = TUI_B; side >= TUI_A; side--) {
+        const json_t *object = m->tape[side] ? json_object_get(fmt_tape_head(m->tape[side]), "config") : NULL;
+        if (!object || eng_config_parse(object, "tape head", &config, NULL) != ERR_OK) continue;
+        for (int step = 0; step < N_STEPS; step++)
+            TRY(eng_program_make(&config, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &m->program[step], e));
+        break;
+    }
+    return ERR_OK;
+}
+
+static err_code open_model(tui_model *m, err *e)
+{
+    int32_t *slots = NULL;
+    size_t slots_capacity = 0;
+    for (int side = TUI_A; side < TUI_SIDES; side++)
+        if (m->tape[side]) TRY(cap_names_make(m->tape[side], &m->names[side], e));
+    TRY(rpl_ordered_make(m->names[TUI_A], m->names[TUI_B], &m->ordered, e));
+    TRY(make_programs(m, e));
+    if (m->tape[TUI_B]) {
+        m->result = mem_alloc((size_t)tui_model_rounds(m) + 1, sizeof *m->result);
+        if (!m->result) return err_set(e, ERR_NOMEM, "no memory for %d rounds", tui_model_rounds(m));
+        TRY(rpl_compare_open(m->tape[TUI_A], m->tape[TUI_B], NULL, NULL, &m->compare, e));
+    }
+    err_code rc = ERR_OK;
+    for (int32_t i = 0; rc == ERR_OK && i < tui_model_rounds(m); i++) rc = add_round(m, i, &slots, &slots_capacity, e);
+    free(slots);
+    return rc;
+}
+
+err_code tui_model_open(const fmt_tape *a, const fmt_tape *b, tui_model **out, err *e)
+{
+    *out = NULL;
+    tui_model *m = mem_alloc(1, sizeof *m);
+    if (!m) return err_set(e, ERR_NOMEM, "no memory for the browser");
+    m->tape[TUI_A] = a;
+    m->tape[TUI_B] = b;
+    atomic_store(&m->wanted, NO_ROUND);
+    err_code rc = open_model(m, e);
+    if (rc != ERR_OK) {
+        tui_model_close(m);
+        return rc;
+    }
+    *out = m;
+    return ERR_OK;
+}
+
+void tui_model_close(tui_model *m)
+{
+    if (!m) return;
+    atomic_store(&m->stop, true);
+    if (m->started) pthread_join(m->thread, NULL);
+    rpl_compare_close(m->compare);
+    for (int side = TUI_A; side < TUI_SIDES; side++) cap_names_free(m->names[side]);
+    for (int step = 0; step < N_STEPS; step++) eng_program_free(m->program[step]);
+    rpl_ordered_free(m->ordered);
+    cap_value_fini(&m->buffer);
+    free((void *)m->result);
+    free(m->request);
+    free(m);
+}
+
+bool tui_model_is_pair(const tui_model *m) { return m->tape[TUI_B] != NULL; }
+const fmt_tape *tui_model_tape(const tui_model *m, int side) { return m->tape[side]; }

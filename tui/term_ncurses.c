@@ -1,0 +1,182 @@
+#define NCURSES_WIDECHAR 1
+
+#include "tui/term.h"
+
+#include "base/mem.h"
+#include "tui/keys.h"
+
+#include <curses.h>
+#include <errno.h>
+#include <signal.h>
+#include <term.h>
+#include <termios.h>
+#include <unistd.h>
+
+/* Signals that end the process: the terminal is restored first. */
+static const int ENDING[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
+enum { N_ENDING = sizeof ENDING / sizeof ENDING[0], RESTORE_BYTES = 256 };
+
+struct tui_term {
+    SCREEN *screen;
+    bool color;
+    attr_t attr[TUI_STYLE_COUNT];
+    short pair[TUI_STYLE_COUNT];
+};
+
+/* For the handler, which can take nothing else with it: one terminal, one process. */
+static struct termios saved_mode;
+static char restore[RESTORE_BYTES]; /* what the terminal must be sent: keypad off, attributes off, cursor on, main screen */
+static size_t restore_bytes;
+static struct sigaction saved_action[N_ENDING];
+
+/* Only calls that are safe in a handler. The signal comes again when it returns, and does what it would have done. */
+static void on_ending(int number)
+{
+    int saved_errno = errno;
+    ssize_t written = write(STDOUT_FILENO, restore, restore_bytes);
+    (void)written;
+    tcsetattr(STDIN_FILENO, TCSANOW, &saved_mode);
+    for (int i = 0; i < N_ENDING; i++)
+        if (ENDING[i] == number) sigaction(number, &saved_action[i], NULL);
+    errno = saved_errno;
+    raise(number);
+}
+
+/* ---- colours ---- */
+
+/* Apart for every kind of colour blindness: yellow, cyan and magenta on the terminal's own ground, never red against green;
+ * the basic eight, so that 16 colours are plenty. Without colours bold and reverse remain, and glyphs say the rest. */
+static const struct { short color; attr_t attr; } LOOK[TUI_STYLE_COUNT] = {
+    [TUI_PLAIN] = { -1, A_NORMAL }, [TUI_DIM] = { -1, A_DIM }, [TUI_STRONG] = { -1, A_BOLD },
+    [TUI_TITLE] = { -1, A_REVERSE | A_BOLD }, [TUI_KEYS] = { -1, A_NORMAL },
+    [TUI_ORIGIN] = { COLOR_YELLOW, A_BOLD }, [TUI_INHERITED] = { COLOR_CYAN, A_NORMAL },
+    [TUI_DIFFERS] = { COLOR_YELLOW, A_NORMAL }, [TUI_EQUAL] = { -1, A_NORMAL }, [TUI_WARN] = { COLOR_MAGENTA, A_BOLD },
+};
+
+static void make_styles(tui_term *t, bool color)
+{
+    t->color = color && has_colors() && start_color() == OK && use_default_colors() == OK;
+    for (int i = 0; i < TUI_STYLE_COUNT; i++) {
+        t->attr[i] = LOOK[i].attr;
+        if (!t->color || LOOK[i].color < 0) continue;
+        t->pair[i] = (short)(i + 1);
+        init_pair(t->pair[i], LOOK[i].color, -1);
+    }
+}
+
+/* ---- open and close ---- */
+
+static void remember(const char *name)
+{
+    const char *s = tigetstr(name);
+    size_t n = s && s != (const char *)-1 ? strlen(s) : 0;
+    const char *delay = n ? strstr(s, "$<") : NULL; /* padding of real terminals: not to be written as text */
+    if (delay) n = (size_t)(delay - s);
+    if (restore_bytes + n > sizeof restore) return;
+    if (n) memcpy(restore + restore_bytes, s, n);
+    restore_bytes += n;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = { .sa_handler = on_ending };
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < N_ENDING; i++) sigaction(ENDING[i], &action, NULL);
+}
+
+err_code tui_term_open(bool color, tui_term **out, err *e)
+{
+    *out = NULL;
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &saved_mode) != 0)
+        return err_set(e, ERR_ARG, "found no terminal on standard input and output, wanted one, or --keys FILE");
+    tui_term *t = mem_alloc(1, sizeof *t);
+    if (!t) return err_set(e, ERR_NOMEM, "no memory for the terminal");
+    for (int i = 0; i < N_ENDING; i++) sigaction(ENDING[i], NULL, &saved_action[i]); /* before curses sets its own */
+    t->screen = newterm(NULL, stdout, stdin);
+    if (!t->screen) {
+        const char *name = getenv("TERM");
+        free(t);
+        return err_set(e, ERR_SYSTEM, "TERM is '%s': found no such terminal in terminfo", name ? name : "");
+    }
+    restore_bytes = 0;
+    remember("rmkx");
+    remember("sgr0");
+    remember("cnorm");
+    remember("rmcup");
+    catch_signals();
+    set_escdelay(25);
+    cbreak(); /* ^C and ^Z stay signals: curses stops and comes back cleanly on ^Z */
+    noecho();
+    nonl();
+    keypad(stdscr, TRUE);
+    curs_set(0);
+    make_styles(t, color);
+    *out = t;
+    return ERR_OK;
+}
+
+void tui_term_close(tui_term *t)
+{
+    if (!t) return;
+    endwin();
+    delscreen(t->screen);
+    tcsetattr(STDIN_FILENO, TCSANOW, &saved_mode);
+    for (int i = 0; i < N_ENDING; i++) sigaction(ENDING[i], &saved_action[i], NULL);
+    free(t);
+}
+
+/* ---- showing and reading ---- */
+
+void tui_term_size(const tui_term *t, int32_t *width, int32_t *height)
+{
+    (void)t;
+    *width = COLS;
+    *height = LINES;
+}
+
+void tui_term_show(tui_term *t, const tui_canvas *c)
+{
+    for (int32_t y = 0; y < c->height; y++)
+        for (int32_t x = 0; x < c->width; x++) {
+            const tui_cell *cell = &c->cell[(size_t)y * (size_t)c->width + (size_t)x];
+            int style = cell->style & (TUI_SELECTED - 1);
+            wchar_t glyph[2] = { (wchar_t)cell->glyph, 0 };
+            cchar_t out;
+            setcchar(&out, glyph, t->attr[style] | (cell->style & TUI_SELECTED ? A_REVERSE : 0), t->pair[style], NULL);
+            mvadd_wch(y, x, &out); /* the last cell of the screen reports an error and is drawn all the same */
+        }
+    refresh();
+}
+
+static int32_t special_key(wint_t code)
+{
+    static const struct { int code, key; } KEYS[] = {
+        { KEY_UP, TUI_KEY_UP }, { KEY_DOWN, TUI_KEY_DOWN }, { KEY_LEFT, TUI_KEY_LEFT }, { KEY_RIGHT, TUI_KEY_RIGHT },
+        { KEY_PPAGE, TUI_KEY_PGUP }, { KEY_NPAGE, TUI_KEY_PGDN }, { KEY_HOME, TUI_KEY_HOME }, { KEY_END, TUI_KEY_END },
+        { KEY_ENTER, TUI_KEY_ENTER }, { KEY_BACKSPACE, TUI_KEY_BACKSPACE }, { KEY_DC, TUI_KEY_DELETE },
+        { KEY_RESIZE, TUI_KEY_RESIZE },
+    };
+    for (size_t i = 0; i < COUNT_OF(KEYS); i++)
+        if ((wint_t)KEYS[i].code == code) return KEYS[i].key;
+    if (code >= (wint_t)KEY_F(1) && code <= (wint_t)KEY_F(10)) return TUI_KEY_F1 + (int32_t)(code - (wint_t)KEY_F(1));
+    return TUI_KEY_NONE;
+}
+
+err_code tui_term_key(tui_term *t, int timeout_ms, int32_t *key, err *e)
+{
+    (void)t;
+    wint_t code = 0;
+    timeout(timeout_ms);
+    int kind = get_wch(&code);
+    *key = TUI_KEY_NONE;
+    if (kind == KEY_CODE_YES) {
+        *key = special_key(code);
+    } else if (kind == OK) {
+        *key = code == '\r' || code == '\n' ? TUI_KEY_ENTER : code == 27 ? TUI_KEY_ESC : code == '\t' ? TUI_KEY_TAB :
+               code == 127 || code == 8 ? TUI_KEY_BACKSPACE : (int32_t)code;
+    } else { /* nothing came, or the wait was interrupted; unless nobody is there any more */
+        struct termios mode;
+        if (tcgetattr(STDIN_FILENO, &mode) != 0) return err_set(e, ERR_IO, "the terminal is gone");
+    }
+    return ERR_OK;
+}
