@@ -8,7 +8,7 @@ static const cli_option COMMON[] = {
     { "--json", NULL, "one JSON object per line", CLI_FLAG, offsetof(cli_common, json) },
     { "--quiet", NULL, "no progress and no notes on stderr", CLI_FLAG, offsetof(cli_common, quiet) },
     { "--color", "WHEN", "auto, always or never", CLI_STR, offsetof(cli_common, color) },
-    { "--threads", "N", "threads of the CPU kernels (default: all)", CLI_INT, offsetof(cli_common, threads) },
+    { "--threads", "N", "threads of the CPU kernels (default: all)", CLI_COUNT, offsetof(cli_common, threads) },
     { "--help", NULL, "this text", CLI_FLAG, offsetof(cli_common, help) },
 };
 enum { N_COMMON = sizeof COMMON / sizeof COMMON[0] };

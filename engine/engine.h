@@ -44,8 +44,10 @@ int32_t eng_slot_last(const eng_engine *g, int32_t slot); /* last inserted posit
 uint64_t eng_owned_bytes(const eng_engine *g);
 
 /* ---- one op alone (forced comparison, certificate, reducer) ---- */
-/* A bench of values for one program on one rank of one (TP1): the caller sets recorded inputs, runs ops [first, last], reads
- * the outputs. extents as for the step; for attention the slots' rings are set with eng_bench_ring. */
+/* A bench of values for one program, whole values on one rank: the caller sets recorded inputs, runs ops [first, last], reads
+ * the outputs. With o->n_ranks above 1 the sums that ranks cut between them are made per rank and added as the ranks do;
+ * only the fused combine, which adds before the ranks meet, starts from whole values all the same. extents as for the step;
+ * for attention the slots' rings are set with eng_bench_ring. */
 typedef struct eng_bench eng_bench;
 MUST_USE err_code eng_bench_open(const eng_weights *w, const eng_options *o, eng_step_kind step, int32_t rows, int32_t batch,
                                  int32_t n_out, eng_bench **out, err *e);

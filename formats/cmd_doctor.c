@@ -38,7 +38,8 @@ static err_code run_doctor(const cli_command *self, int argc, char **argv, int *
     bool sound = r.n_faults == 0;
     err_code rc = print_faults(path, &r, common.json, e);
     if (rc == ERR_OK && common.json)
-        rc = print_line(json_pack("{s:i, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I}", "schema", 1, "path", path, "sound", sound,
+        rc = print_line(json_pack("{s:i, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I}", "schema", 1, "path", path, "sound",
+                                  sound,
                                   "finished", r.finished, "faults", (json_int_t)r.n_faults, "chunks",
                                   (json_int_t)r.n_chunks, "rounds", (json_int_t)r.n_rounds, "records",
                                   (json_int_t)r.n_records, "lost_records", (json_int_t)r.n_lost_records), e);
@@ -57,7 +58,8 @@ static err_code print_loss(const char *path, const fmt_tape_loss *l, bool json, 
 {
     char bytes[32];
     if (json)
-        return print_line(json_pack("{s:i, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b}", "schema", 1, "path", path,
+        return print_line(json_pack("{s:i, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b}", "schema", 1,
+                                    "path", path,
                                     "complete", l->complete, "kept_rounds", (json_int_t)l->kept_rounds, "kept_records",
                                     (json_int_t)l->kept_records, "kept_events", (json_int_t)l->kept_events, "lost_rounds",
                                     (json_int_t)l->lost_rounds, "lost_records", (json_int_t)l->lost_records, "lost_events",
@@ -66,7 +68,8 @@ static err_code print_loss(const char *path, const fmt_tape_loss *l, bool json, 
     printf("%s: kept %" PRIu64 " records in %" PRIu64 " rounds and %" PRIu64 " events; verified\n", path, l->kept_records,
            l->kept_rounds, l->kept_events);
     if (l->complete) { printf("%s: nothing is lost\n", path); return ERR_OK; }
-    printf("%s: LOST %" PRIu64 " known records in %" PRIu64 " rounds, %" PRIu64 " events, %s of the file\n", path, l->lost_records,
+    printf("%s: LOST %" PRIu64 " known records in %" PRIu64 " rounds, %" PRIu64 " events, %s of the file\n", path,
+           l->lost_records,
            l->lost_rounds, l->lost_events, fmt_bytes_text(l->lost_bytes, bytes, sizeof bytes));
     if (!l->was_finished) printf("%s: LOST the end: the summary, and what its writer had not flushed\n", path);
     if (l->head_lost) printf("%s: LOST the head: identity and configuration are unknown\n", path);
@@ -97,6 +100,7 @@ static const cli_option RECOVER_OPTIONS[] = {
     { "-o", "OUT", "the tape to write", CLI_STR, offsetof(recover_options, out) },
 };
 
-const cli_command CMD_DOCTOR = { "doctor", "TAPE", "reads all of a tape and names every damage (exit 1)", NULL, 0, run_doctor };
+const cli_command CMD_DOCTOR = { "doctor", "TAPE", "reads all of a tape and names every damage (exit 1)", NULL, 0,
+                                 run_doctor };
 const cli_command CMD_RECOVER = { "recover", "TAPE", "writes a clean tape of what is sound (exit 1 when anything is lost)",
                                   RECOVER_OPTIONS, COUNT_OF(RECOVER_OPTIONS), run_recover };

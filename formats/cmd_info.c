@@ -39,7 +39,8 @@ static void print_value(const char *key, const json_t *v, int depth)
 static int print_warnings(const fmt_tape *t)
 {
     const json_t *s = fmt_tape_summary(t), *taps = json_object_get(s, "taps"), *never = json_object_get(taps, "never");
-    int64_t armed = json_integer_value(json_object_get(taps, "armed")), dropped = json_integer_value(json_object_get(s, "dropped"));
+    int64_t dropped = json_integer_value(json_object_get(s, "dropped"));
+    int64_t armed = json_integer_value(json_object_get(taps, "armed"));
     int64_t fired = json_integer_value(json_object_get(taps, "fired"));
     const fmt_tape_fault *faults;
     size_t n_faults = fmt_tape_damage(t, &faults);
@@ -47,7 +48,8 @@ static int print_warnings(const fmt_tape *t)
     if (armed > 0 && fired == 0) n += printf("WARNING: %" PRId64 " taps were armed and none was seen\n", armed) > 0;
     else if (json_array_size(never)) {
         printf("WARNING: %zu of %" PRId64 " armed taps never fired:", json_array_size(never), armed);
-        for (size_t i = 0; i < json_array_size(never) && i < 8; i++) printf(" %s", json_string_value(json_array_get(never, i)));
+        for (size_t i = 0; i < json_array_size(never) && i < 8; i++) printf(" %s", json_string_value(json_array_get(never,
+                                                                                                                    i)));
         printf(json_array_size(never) > 8 ? " ...\n" : "\n");
         n++;
     }
@@ -80,7 +82,8 @@ static uint64_t raw_bytes(const fmt_tape *t)
     for (size_t k = 0; k < ix->n_pages; k++) {
         const fmt_page *p = &ix->pages[k];
         for (uint32_t r = 0; r < p->rows; r++)
-            if (fmt_page_u8(p, FMT_COLUMN_TIER, r) == FMT_TIER_TENSOR) sum += p->types[fmt_page_u32(p, FMT_COLUMN_TYPE, r)].bytes;
+            if (fmt_page_u8(p, FMT_COLUMN_TIER, r) == FMT_TIER_TENSOR) sum += p->types[fmt_page_u32(p, FMT_COLUMN_TYPE,
+                                                                                                    r)].bytes;
     }
     return sum;
 }
@@ -93,7 +96,8 @@ static void print_text(fmt_tape *t, const json_t *unknown)
     char a[32], b[32];
     print_warnings(t);
     printf("%-26s %s\n", "tape", fmt_tape_path(t));
-    printf("%-26s %d.%d, %s\n", "format", FMT_TAPE_MAJOR, fmt_tape_minor(t), fmt_tape_finished(t) ? "finished" : "unfinished");
+    printf("%-26s %d.%d, %s\n", "format", FMT_TAPE_MAJOR, fmt_tape_minor(t), fmt_tape_finished(t) ? "finished"
+           : "unfinished");
     printf("%-26s %zu in %zu rounds", "records", fmt_tape_count(t), n_rounds);
     if (n_rounds) printf(" (%d to %d)", rounds[0], rounds[n_rounds - 1]);
     printf(", %zu events\n", fmt_tape_event_count(t));
@@ -109,7 +113,8 @@ static err_code print_json(fmt_tape *t, const json_t *unknown, err *e)
     const int32_t *rounds;
     const fmt_tape_fault *faults;
     const json_t *summary = fmt_tape_summary(t);
-    json_t *line = json_pack("{s:i, s:s, s:{s:i, s:i}, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:O?, s:O}", "schema", 1, "path",
+    json_t *line = json_pack("{s:i, s:s, s:{s:i, s:i}, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:O?, s:O}", "schema", 1,
+                             "path",
                              fmt_tape_path(t), "format", "major", FMT_TAPE_MAJOR, "minor", fmt_tape_minor(t), "finished",
                              fmt_tape_finished(t), "faults", (json_int_t)fmt_tape_damage(t, &faults), "records",
                              (json_int_t)fmt_tape_count(t), "rounds", (json_int_t)fmt_tape_rounds(t, &rounds), "events",

@@ -54,7 +54,8 @@ static const char *type_text(const total *a, char *buf, size_t n)
     size_t at = (size_t)snprintf(buf, n, "%s [", a->dtype_varies ? "mixed" : fmt_dtype_name(a->tensor.dtype));
     for (int d = 0; d < a->tensor.ndim && !a->ndim_varies && at < n; d++)
         at += (size_t)(a->tensor.shape[d] < 0 ? snprintf(buf + at, n - at, "%s*", d ? ", " : "")
-                                              : snprintf(buf + at, n - at, "%s%" PRId64, d ? ", " : "", a->tensor.shape[d]));
+                                              : snprintf(buf + at, n - at, "%s%" PRId64, d ? ", " : "",
+                                                         a->tensor.shape[d]));
     if (a->ndim_varies && at < n) at += (size_t)snprintf(buf + at, n - at, "...");
     if (at < n) snprintf(buf + at, n - at, "]");
     return buf;
@@ -79,7 +80,8 @@ static err_code print_line(json_t *line, err *e)
 static err_code print_total(const char *name, const total *a, int name_width, bool json, err *e)
 {
     if (json)
-        return print_line(json_pack("{s:i, s:s, s:s, s:o, s:I, s:i, s:i, s:I, s:I, s:o?, s:o?, s:I, s:I}", "schema", 1, "value",
+        return print_line(json_pack("{s:i, s:s, s:s, s:o, s:I, s:i, s:i, s:I, s:I, s:o?, s:o?, s:I, s:I}", "schema", 1,
+                                    "value",
                                     name, "dtype", a->dtype_varies ? "mixed" : fmt_dtype_name(a->tensor.dtype), "shape",
                                     shape_json(a), "records", (json_int_t)a->records, "first_round", a->round_lo,
                                     "last_round", a->round_hi, "raw_bytes", (json_int_t)a->raw, "stored_bytes",
@@ -128,12 +130,15 @@ static err_code print_record(const fmt_tape_record *r, bool json, err *e)
     if (json) {
         json_t *shape = json_array();
         for (int d = 0; d < r->tensor.ndim; d++) json_array_append_new(shape, json_integer(r->tensor.shape[d]));
-        return print_line(json_pack("{s:i, s:i, s:o?, s:o?, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s, s:o?, s:o?, s:I, s:I}",
-            "schema", 1, "round", r->key.round, "slot", r->key.slot < 0 ? NULL : json_integer(r->key.slot), "rank",
+        return print_line(json_pack("{s:i, s:i, s:o?, s:o?, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s, s:o?, s:o?, "
+            "s:I, s:I}", "schema", 1, "round", r->key.round, "slot", r->key.slot < 0 ? NULL : json_integer(r->key.slot),
+                "rank",
             r->key.rank < 0 ? NULL : json_integer(r->key.rank), "value", r->key.name, "dtype",
             fmt_dtype_name(r->tensor.dtype), "shape", shape, "place", PLACE[r->place], "axis", r->axis, "ranks", r->n_ranks,
-            "tier", TIER[r->tier], "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes, "hash",
-            hash, "min", stats ? fmt_json_real(r->stats.min) : NULL, "max", stats ? fmt_json_real(r->stats.max) : NULL, "nan",
+            "tier", TIER[r->tier], "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes,
+                "hash",
+            hash, "min", stats ? fmt_json_real(r->stats.min) : NULL, "max", stats ? fmt_json_real(r->stats.max) : NULL,
+                "nan",
             (json_int_t)r->stats.n_nan, "inf", (json_int_t)r->stats.n_inf), e);
     }
     printf("%-36s %-26s %-10s %-6s %9s %9s %s", fmt_tape_key_text(&r->key, key, sizeof key),
@@ -177,5 +182,6 @@ static const cli_option OPTIONS[] = {
     { "--records", NULL, "one line per record instead of one per value", CLI_FLAG, offsetof(options, records) },
 };
 
-const cli_command CMD_LS = { "ls", "TAPE [PATTERN]", "the values of a tape (PATTERN: names with * and ?, separated by commas)",
+const cli_command CMD_LS = { "ls", "TAPE [PATTERN]",
+                             "the values of a tape (PATTERN: names with * and ?, separated by commas)",
                              OPTIONS, COUNT_OF(OPTIONS), run };

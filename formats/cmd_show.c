@@ -89,8 +89,8 @@ static err_code parse(const char *text, reference *r, err *e)
         if (take_suffixes(r)) return ERR_OK;
         break;
     }
-    return err_set(e, ERR_ARG, "found '%s', wanted TAPE:ROUND/SLOT/VALUE with SLOT '-' for none, then @rRANK and [INDEX] if need "
-                   "be", text);
+    return err_set(e, ERR_ARG, "found '%s', wanted TAPE:ROUND/SLOT/VALUE with SLOT '-' for none, then @rRANK and [INDEX] "
+                   "if need be", text);
 }
 
 /* The record meant: the given rank's, else the first of that name. */
@@ -107,7 +107,8 @@ static err_code find(const fmt_tape *t, const reference *r, size_t *out, err *e)
         if (rec.key.slot == r->slot && (r->rank < 0 || rec.key.rank == r->rank)) { *out = i; return ERR_OK; }
         other_slot = true;
     }
-    return err_set(e, ERR_INPUT, "%s: round %" PRId64 " has no %s%s; sparktape ls --records lists what there is", r->tape, r->round,
+    return err_set(e, ERR_INPUT, "%s: round %" PRId64 " has no %s%s; sparktape ls --records lists what there is", r->tape,
+                   r->round,
                    r->value, other_slot ? " of that slot and rank" : "");
 }
 
@@ -200,12 +201,15 @@ static json_t *facts_json(const reference *ref, const fmt_tape_record *r)
     json_t *shape = json_array();
     for (int d = 0; d < r->tensor.ndim; d++) json_array_append_new(shape, json_integer(r->tensor.shape[d]));
     snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
-    json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s}", "schema", 1, "tape", ref->tape, "ref",
+    json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s}", "schema", 1, "tape",
+                             ref->tape, "ref",
                              fmt_tape_key_text(&r->key, key, sizeof key), "dtype", fmt_dtype_name(r->tensor.dtype), "shape",
                              shape, "place", PLACE[r->place], "axis", r->axis, "ranks", r->n_ranks, "tier", TIER[r->tier],
-                             "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes, "hash", hash);
+                             "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes, "hash",
+                                 hash);
     if (line && r->tier != FMT_TIER_HASH)
-        json_object_set_new(line, "stats", json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "min", fmt_json_real(r->stats.min),
+        json_object_set_new(line, "stats", json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "min",
+                                                     fmt_json_real(r->stats.min),
                             "max", fmt_json_real(r->stats.max), "rms", fmt_json_real(r->stats.rms), "nan",
                             (json_int_t)r->stats.n_nan, "inf", (json_int_t)r->stats.n_inf, "zero",
                             (json_int_t)r->stats.n_zero, "denormal", (json_int_t)r->stats.n_denormal));
@@ -231,7 +235,7 @@ static void print_element(const element *x, json_t *line)
 {
     char text[TEXT_BYTES], hex[24];
     snprintf(hex, sizeof hex, "0x%0*" PRIx64, 2 * x->bytes, x->bits);
-    decimal(x, digits(x), text, sizeof text);
+    decimal(x, x->bytes == 8 ? 17 : 9, text, sizeof text); /* exact enough to type back */
     if (line) {
         json_t *out = json_pack("{s:o, s:s}", "value", element_json(x), "hex", hex);
         if (x->is_float) {

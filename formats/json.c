@@ -20,8 +20,8 @@ static err_code slurp(const char *path, size_t max_bytes, char **out, size_t *ou
     /* Without O_NONBLOCK a pipe of that name would hang the open. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return err_set(e, errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? ERR_INPUT : ERR_IO, "%s: cannot be opened: %s", path,
-                       strerror(errno));
+        return err_set(e, errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? ERR_INPUT : ERR_IO,
+                       "%s: cannot be opened: %s", path, strerror(errno));
     if (fstat(fd, &st) != 0) {
         rc = err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
         goto out;

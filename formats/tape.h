@@ -97,8 +97,8 @@ bool fmt_tape_finished(const fmt_tape *t);
 int fmt_tape_minor(const fmt_tape *t);
 uint64_t fmt_tape_file_bytes(const fmt_tape *t);
 
-/* Follow: looks for chunks appended since; *n_new is the number of new records. Cheap when nothing is new. No other thread may
- * use t meanwhile. */
+/* Follow: looks for chunks appended since; *n_new is the number of new records. Cheap when nothing is new. No other thread
+ * may use t meanwhile. */
 MUST_USE err_code fmt_tape_poll(fmt_tape *t, size_t *n_new, err *e);
 
 size_t fmt_tape_count(const fmt_tape *t); /* records, in writing order */
@@ -138,9 +138,9 @@ typedef struct fmt_tape_report {
 MUST_USE err_code fmt_tape_examine(const char *path, fmt_tape_report *out, err *e);
 void fmt_tape_report_fini(fmt_tape_report *r);
 
-/* Writes a clean tape with every sound record and event of path; says in *lost what is missing, and in *report (may be NULL)
- * what fmt_tape_examine would. The output is verified before it gets its name. ERR_FORMAT: nothing to save (and no file).
- * ERR_ARG: out_path is path. */
+/* Writes a clean tape with every sound record and event of path; says in *lost what is missing, and in *report (may be
+ * NULL) what fmt_tape_examine would. The output is verified before it gets its name. ERR_FORMAT: nothing to save (and no
+ * file). ERR_ARG: out_path is path. */
 typedef struct fmt_tape_loss {
     uint64_t kept_records, kept_rounds, kept_events;
     uint64_t lost_records, lost_rounds, lost_events; /* known to be missing; rounds that lost a record */

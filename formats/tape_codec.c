@@ -312,7 +312,8 @@ void fmt_part_put(fmt_buf *b, const fmt_part *p, uint32_t name)
 {
     const fmt_tape_record *r = &p->record;
     bool slot = r->key.slot != FMT_TAPE_NO_SLOT, rank = r->key.rank != FMT_TAPE_NO_RANK, stats = r->tier != FMT_TIER_HASH;
-    bool payload = r->tier == FMT_TIER_TENSOR, based = p->transform == FMT_TRANSFORM_REF || p->transform == FMT_TRANSFORM_XOR;
+    bool payload = r->tier == FMT_TIER_TENSOR, based = p->transform == FMT_TRANSFORM_REF ||
+        p->transform == FMT_TRANSFORM_XOR;
     bool cut = payload && !fmt_part_whole(p);
     fmt_pack_map(b, 6u + slot + rank + (r->place != 0) + (r->axis != 0) + (r->n_ranks != 1) + (r->tier != 0) + stats +
                         2u * cut + (p->transform != 0) + 2u * (p->bytes != 0) + based);
@@ -370,8 +371,9 @@ static void unpack_part(fmt_unpack *u, const name_view *names, uint32_t n_names,
 {
     fmt_type type = { .tensor = { .dtype = FMT_DTYPE_COUNT } };
     bool named = false, shaped = false, ranged = false, numbered = false;
-    *p = (fmt_part){ .record = { .key = { .slot = FMT_TAPE_NO_SLOT, .rank = FMT_TAPE_NO_RANK, .round = -1 }, .n_ranks = 1 } };
+    *p = (fmt_part){ .record.n_ranks = 1 };
     fmt_tape_record *r = &p->record;
+    r->key = (fmt_tape_key){ .round = -1, .slot = FMT_TAPE_NO_SLOT, .rank = FMT_TAPE_NO_RANK };
     for (uint32_t n = fmt_unpack_map(u); n && !u->bad; n--) {
         uint32_t bytes;
         const char *key = fmt_unpack_str(u, &bytes);
@@ -447,7 +449,8 @@ err_code fmt_parts_get(const fmt_chunk *c, fmt_parts *out, err *e)
         else if (fmt_unpack_is(key, bytes, "parts")) parts_at = here;
         else if (fmt_unpack_is(key, bytes, "events")) out->events = here;
     }
-    uint32_t n_names = names_at.at ? fmt_unpack_array(&names_at) : 0, n_parts = parts_at.at ? fmt_unpack_array(&parts_at) : 0;
+    uint32_t n_names = names_at.at ? fmt_unpack_array(&names_at) : 0, n_parts = parts_at.at ? fmt_unpack_array(&parts_at)
+        : 0;
     if (out->events.at) out->n_events = fmt_unpack_array(&out->events);
     name_view *names = mem_alloc(n_names, sizeof *names);
     out->part = mem_alloc(n_parts, sizeof *out->part);
@@ -470,7 +473,8 @@ err_code fmt_parts_get(const fmt_chunk *c, fmt_parts *out, err *e)
     if (good) return ERR_OK;
     uint32_t at = (uint32_t)out->n;
     fmt_parts_fini(out);
-    return err_set(e, ERR_FORMAT, "data chunk %u at byte %" PRIu64 ": its meta breaks TAPE.md's rules at part %u", c->sequence,
+    return err_set(e, ERR_FORMAT, "data chunk %u at byte %" PRIu64 ": its meta breaks TAPE.md's rules at part %u",
+                   c->sequence,
                    c->offset, at ? at - 1 : 0);
 }
 
@@ -511,10 +515,12 @@ static err_code unframe(const fmt_chunk *c, LZ4F_dctx *ctx, uint8_t **payload, s
         return lz4_error(c, "content size must be given, 1 byte to 1 MiB", e);
     size_t wrote = (size_t)info.contentSize;
     if (wrote / 255 > c->body_bytes) return lz4_error(c, "claims more than LZ4 can hold in its body", e);
-    if (!mem_grow((void **)payload, cap, wrote, 1))
+    /* With room for a whole block of the frame LZ4 decodes in place; with less it goes through a buffer of its own. */
+    if (!mem_grow((void **)payload, cap, wrote > 1 << 16 ? FMT_TAPE_CHUNK_BYTES : wrote, 1))
         return err_set(e, ERR_NOMEM, "data chunk %u: no memory for %zu bytes", c->sequence, wrote);
     at = used;
     used = c->body_bytes - at;
+    wrote = *cap;
     rc = LZ4F_decompress(ctx, *payload, &wrote, c->body + at, &used, NULL);
     if (LZ4F_isError(rc)) return lz4_error(c, LZ4F_getErrorName(rc), e);
     if (rc != 0 || at + used != c->body_bytes || wrote != info.contentSize)
@@ -536,7 +542,8 @@ err_code fmt_payload_get(const fmt_chunk *c, const fmt_parts *parts, uint8_t **p
     }
     for (size_t i = 0; i < parts->n; i++)
         if (parts->part[i].bytes > bytes || parts->part[i].offset > bytes - parts->part[i].bytes)
-            return err_set(e, ERR_FORMAT, "data chunk %u at byte %" PRIu64 ": part %zu lies outside the payload of %zu bytes",
+            return err_set(e, ERR_FORMAT,
+                           "data chunk %u at byte %" PRIu64 ": part %zu lies outside the payload of %zu bytes",
                            c->sequence, c->offset, i, bytes);
     return ERR_OK;
 }

@@ -13,7 +13,7 @@ typedef enum fmt_transform {
     FMT_TRANSFORM_QDQ = 2,    /* BF16 only: an e4m3 code per element, then one E8M0 byte per 32 elements */
     FMT_TRANSFORM_REF = 3,    /* nothing stored: the bytes of an earlier part of the chunk */
     FMT_TRANSFORM_XOR = 4,    /* planes of the XOR with an earlier part of the chunk */
-    FMT_TRANSFORM_BITS = 5,   /* bit 0 of byte 0 of every element, 8 elements a byte, then bit 1, ...; elements a multiple of 8 */
+    FMT_TRANSFORM_BITS = 5,   /* bit 0 of byte 0 of every element, 8 elements a byte, then bit 1, ...; elements % 8 == 0 */
 } fmt_transform;
 
 enum {
@@ -51,8 +51,8 @@ void fmt_parts_fini(fmt_parts *p);
 void fmt_part_put(fmt_buf *b, const fmt_part *p, uint32_t name);
 bool fmt_part_whole(const fmt_part *p); /* holds all of its record */
 
-/* Decodes the body of c into *payload, which is grown (*cap bytes; at most FMT_TAPE_CHUNK_BYTES), and checks that every part
- * lies in it. ERR_FORMAT, ERR_NOMEM. */
+/* Decodes the body of c into *payload, which is grown (*cap bytes; at most FMT_TAPE_CHUNK_BYTES), and checks that every
+ * part lies in it. ERR_FORMAT, ERR_NOMEM. */
 MUST_USE err_code fmt_payload_get(const fmt_chunk *c, const fmt_parts *parts, uint8_t **payload, size_t *cap, err *e);
 /* The body: payload as an LZ4 frame in dst [bytes + FMT_FRAME_EXTRA_BYTES]; nothing for an empty payload. ERR_SYSTEM. */
 MUST_USE err_code fmt_payload_put(const uint8_t *payload, size_t bytes, uint8_t *dst, size_t *dst_bytes, err *e);

@@ -10,7 +10,7 @@ enum {
 };
 
 #define X(id, name, width, type) [FMT_COLUMN_##id] = { name, width, type },
-static const struct { const char *name; uint32_t width; const char *type; } COLUMN[FMT_COLUMN_COUNT] = { FMT_COLUMN_LIST(X) };
+static const struct { const char *name; uint32_t width; const char *type; } COLUMN[] = { FMT_COLUMN_LIST(X) };
 #undef X
 
 /* ---- names ---- */
@@ -116,7 +116,8 @@ void fmt_pack_shape(fmt_buf *b, const fmt_tensor *t)
 
 static bool same_type(const fmt_tensor *a, const fmt_tensor *b)
 {
-    return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape[0] * (size_t)a->ndim) == 0;
+    return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->shape, b->shape,
+                                                                sizeof a->shape[0] * (size_t)a->ndim) == 0;
 }
 
 /* ---- filling pages ---- */

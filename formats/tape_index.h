@@ -117,7 +117,8 @@ static inline uint32_t fmt_page_u32(const fmt_page *p, fmt_column c, uint32_t ro
 {
     return get_u32(p->column[c] + 4 * (size_t)row);
 }
-static inline int32_t fmt_page_i32(const fmt_page *p, fmt_column c, uint32_t row) { return (int32_t)fmt_page_u32(p, c, row); }
+static inline int32_t fmt_page_i32(const fmt_page *p, fmt_column c, uint32_t row) { return (int32_t)fmt_page_u32(p, c,
+                                                                                                                 row); }
 static inline uint64_t fmt_page_u64(const fmt_page *p, fmt_column c, uint32_t row)
 {
     return get_u64(p->column[c] + 8 * (size_t)row);

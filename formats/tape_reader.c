@@ -1,80 +1,13 @@
-/* Reading: open through the index or by a scan, look records up, decode values. Scanning and reading are in one file
- * because a tape being followed does both at once on the same state. */
+/* Opening a tape, through its index or by a scan, and following one that grows. */
 #include "formats/tape_reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum {
-    PENDING_MAX = 64, /* records whose parts are still coming: the ranks of one value at most */
-    SLOTS = 8,        /* decoded chunks kept; one is 1 MiB at most */
-};
-
-typedef struct pending_record { fmt_row row; uint64_t filled; } pending_record;
-
-typedef struct event_ref {
-    int32_t round;
-    uint64_t offset;
-    size_t bytes;
-    json_t *json; /* made when asked for */
-} event_ref;
-
-typedef struct round_span { int32_t round; uint64_t first, last; } round_span;
-
-typedef enum slot_state { SLOT_EMPTY, SLOT_LOADING, SLOT_READY } slot_state;
-
-/* A decoded data chunk. */
-typedef struct slot {
-    slot_state state;
-    uint64_t offset, used_at;
-    int users;
-    fmt_chunk chunk;
-    fmt_parts parts;
-    uint8_t *payload;
-    size_t payload_cap;
-} slot;
-
-struct fmt_tape {
-    char *path;
-    int fd;
-    fmt_open_mode mode;
-    const uint8_t *map;
-    uint64_t map_bytes;
-    json_t *head, *summary, *end_json;
-    int minor;
-    bool head_lost;
-    fmt_tape_end end;
-    fmt_index index;
-    event_ref *events;
-    size_t n_events, event_cap;
-    fmt_tape_fault *faults;
-    size_t n_faults, fault_cap;
-    /* the scan */
-    uint64_t scan_at, n_chunks;
-    uint32_t next_sequence, next_number;
-    pending_record pending[PENDING_MAX];
-    int n_pending;
-    fmt_tape_lost *lost;
-    size_t n_lost, lost_cap;
-    /* made when asked for, under the lock, like the slots */
-    pthread_mutex_t lock;
-    pthread_cond_t change;
-    uint32_t *find; /* row + 1 by key; 0 is free */
-    size_t find_cap;
-    uint64_t find_rows;
-    round_span *spans;
-    int32_t *rounds;
-    size_t n_rounds;
-    uint64_t round_rows;
-    slot slots[SLOTS];
-    uint64_t tick;
-};
 
 /* ---- faults and losses ---- */
 
@@ -143,15 +76,15 @@ static err_code take_part(fmt_tape *t, const fmt_chunk *c, const fmt_part *p, ui
         if (p->number < t->next_number) return lose(t, p->number, key, c->offset, e); /* a chunk from elsewhere */
         t->next_number = p->number + 1;
         if (fmt_part_whole(p)) return fmt_index_add(&t->index, &row, e);
-        if (t->n_pending == PENDING_MAX) TRY(drop_pending(t, 0, true, e));
-        t->pending[t->n_pending++] = (pending_record){ row, p->elems };
+        if (t->n_pending == FMT_PENDING_MAX) TRY(drop_pending(t, 0, true, e));
+        t->pending[t->n_pending++] = (fmt_pending){ row, p->elems };
         return ERR_OK;
     }
     if (p->number >= t->next_number) t->next_number = p->number + 1;
     int i = 0;
     while (i < t->n_pending && t->pending[i].row.number != p->number) i++;
     if (i == t->n_pending) return lose(t, p->number, key, c->offset, e);
-    pending_record *have = &t->pending[i];
+    fmt_pending *have = &t->pending[i];
     if (have->filled != p->first || !same_record(&have->row.record, &row.record)) return drop_pending(t, i, true, e);
     have->filled += p->elems;
     have->row.record.stored_bytes += p->bytes;
@@ -164,7 +97,7 @@ static err_code take_part(fmt_tape *t, const fmt_chunk *c, const fmt_part *p, ui
 /* Notes the next event of u, [round, event], lying in chunk c. */
 static err_code take_event(fmt_tape *t, fmt_unpack *u, err *e)
 {
-    event_ref ref = { 0 };
+    fmt_event_ref ref = { 0 };
     ref.round = (int32_t)fmt_unpack_int(u, 0, INT32_MAX);
     const uint8_t *at = fmt_unpack_span(u, &ref.bytes);
     if (!at) return ERR_OK;
@@ -267,7 +200,8 @@ static err_code take_chunk(fmt_tape *t, const fmt_chunk *c, err *e)
         good = take_end(t, c);
     }
     if (good) t->n_chunks++;
-    else return fault(t, c->offset, span, c->sequence, e, "%s chunk %u at byte %" PRIu64 ": its meta breaks TAPE.md's rules",
+    else return fault(t, c->offset, span, c->sequence, e,
+                      "%s chunk %u at byte %" PRIu64 ": its meta breaks TAPE.md's rules",
                       fmt_chunk_kind_name(c->kind), c->sequence, c->offset);
     return ERR_OK; /* index pages are not needed by a scan, kinds of a later minor version are stepped over */
 }
@@ -288,7 +222,8 @@ static err_code scan(fmt_tape *t, err *e)
             continue;
         }
         if (t->next_sequence != UINT32_MAX && c.sequence != t->next_sequence)
-            TRY(fault(t, c.offset, 0, c.sequence, e, "byte %" PRIu64 ": found chunk %u, wanted chunk %u: chunks are missing",
+            TRY(fault(t, c.offset, 0, c.sequence, e,
+                      "byte %" PRIu64 ": found chunk %u, wanted chunk %u: chunks are missing",
                       c.offset, c.sequence, t->next_sequence));
         t->next_sequence = c.sequence + 1;
         TRY(take_chunk(t, &c, e));
@@ -325,8 +260,8 @@ static err_code load_pages(fmt_tape *t, err *e)
         }
     }
     if (u.bad || t->index.rows != t->end.records || t->n_events != t->end.events)
-        return err_set(e, ERR_FORMAT, "end chunk at byte %" PRIu64 ": found %" PRIu64 " records and %zu events in the index, "
-                       "wanted %" PRIu64 " and %" PRIu64, t->end.offset, t->index.rows, t->n_events, t->end.records,
+        return err_set(e, ERR_FORMAT, "end chunk at byte %" PRIu64 ": found %" PRIu64 " records and %zu events in the "
+                       "index, wanted %" PRIu64 " and %" PRIu64, t->end.offset, t->index.rows, t->n_events, t->end.records,
                        t->end.events);
     return ERR_OK;
 }
@@ -392,8 +327,11 @@ static err_code open_tape(fmt_tape *t, err *e)
 {
     bool unknown_major;
     err why;
-    t->fd = open(t->path, O_RDONLY | O_CLOEXEC);
-    if (t->fd < 0) return err_set(e, ERR_IO, "cannot be opened: %s", strerror(errno));
+    t->fd = open(t->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a fifo must not make it wait */
+    if (t->fd < 0) {
+        bool absent = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+        return err_set(e, absent ? ERR_INPUT : ERR_IO, "cannot be opened: %s", strerror(errno));
+    }
     TRY(map_file(t, e));
     if (fmt_prelude_get(t->map, t->map_bytes, &t->minor, &unknown_major, &why) != ERR_OK) {
         fmt_chunk first;
@@ -443,7 +381,7 @@ void fmt_tape_close(fmt_tape *t)
     if (!t) return;
     forget(t);
     json_decref(t->end_json);
-    for (int i = 0; i < SLOTS; i++) {
+    for (int i = 0; i < FMT_SLOTS; i++) {
         fmt_parts_fini(&t->slots[i].parts);
         free(t->slots[i].payload);
     }
@@ -469,9 +407,10 @@ err_code fmt_tape_poll(fmt_tape *t, size_t *n_new, err *e)
     if (t->end.good) return ERR_OK;
     err_code rc = map_file(t, &why);
     if (rc == ERR_OK && t->map_bytes < had)
-        rc = err_set(&why, ERR_FORMAT, "found %" PRIu64 " bytes, there were %" PRIu64 ": the file was cut", t->map_bytes, had);
+        rc = err_set(&why, ERR_FORMAT, "found %" PRIu64 " bytes, there were %" PRIu64 ": the file was cut", t->map_bytes,
+                     had);
     if (rc == ERR_OK && t->map_bytes != had) {
-        for (int i = 0; i < SLOTS; i++) t->slots[i].state = SLOT_EMPTY; /* their names point into the old map */
+        for (int i = 0; i < FMT_SLOTS; i++) t->slots[i].state = FMT_SLOT_EMPTY; /* their names point into the old map */
         rc = scan(t, &why);
     }
     if (rc != ERR_OK) return err_set(e, rc, "%s: %s", t->path, why.msg);
@@ -532,7 +471,7 @@ const json_t *fmt_tape_event_at(const fmt_tape *t, size_t i, int32_t *round)
 {
     CHECK(i < t->n_events);
     fmt_tape *self = (fmt_tape *)t;
-    event_ref *ref = &self->events[i];
+    fmt_event_ref *ref = &self->events[i];
     *round = ref->round;
     pthread_mutex_lock(&self->lock);
     if (!ref->json) ref->json = unpack_object(t->map + ref->offset, ref->bytes);
@@ -540,253 +479,4 @@ const json_t *fmt_tape_event_at(const fmt_tape *t, size_t i, int32_t *round)
     const json_t *json = ref->json;
     pthread_mutex_unlock(&self->lock);
     return json;
-}
-
-/* ---- looking up ---- */
-
-static uint64_t key_hash(int32_t round, int32_t slot_number, int32_t rank, uint32_t name)
-{
-    uint64_t h = ((uint64_t)(uint32_t)round << 32 | name) * 0x9e3779b97f4a7c15u;
-    h ^= (((uint64_t)(uint32_t)slot_number << 32 | (uint32_t)rank) + 0x632be59bd9b4e019u) * 0xd6e8feb86659fd93u;
-    h ^= h >> 32;
-    return h * 0x9e3779b97f4a7c15u >> 16;
-}
-
-/* The place of a key in the table: its row, or a free one. */
-static uint32_t *find_slot(const fmt_tape *t, int32_t round, int32_t slot_number, int32_t rank, uint32_t name)
-{
-    size_t at = key_hash(round, slot_number, rank, name) & (t->find_cap - 1);
-    for (; t->find[at]; at = (at + 1) & (t->find_cap - 1)) {
-        const fmt_page *p = fmt_index_page(&t->index, t->find[at] - 1);
-        uint32_t r = (uint32_t)(t->find[at] - 1 - p->first);
-        if (fmt_page_i32(p, FMT_COLUMN_ROUND, r) == round && fmt_page_i32(p, FMT_COLUMN_SLOT, r) == slot_number &&
-            fmt_page_i32(p, FMT_COLUMN_RANK, r) == rank && p->names[fmt_page_u32(p, FMT_COLUMN_NAME, r)] == name)
-            break;
-    }
-    return &t->find[at];
-}
-
-/* Brings the table up to the rows there are. false: no memory. */
-static bool find_ready(fmt_tape *t)
-{
-    if (t->index.rows > UINT32_MAX / 4) return false;
-    if (2 * t->index.rows >= t->find_cap) {
-        size_t cap = 64;
-        while (cap <= 2 * t->index.rows) cap *= 2;
-        uint32_t *table = mem_alloc(cap, sizeof *table);
-        if (!table) return false;
-        free(t->find);
-        t->find = table;
-        t->find_cap = cap;
-        t->find_rows = 0;
-    }
-    for (; t->find_rows < t->index.rows; t->find_rows++) {
-        const fmt_page *p = fmt_index_page(&t->index, t->find_rows);
-        uint32_t r = (uint32_t)(t->find_rows - p->first);
-        uint32_t *at = find_slot(t, fmt_page_i32(p, FMT_COLUMN_ROUND, r), fmt_page_i32(p, FMT_COLUMN_SLOT, r),
-                                 fmt_page_i32(p, FMT_COLUMN_RANK, r), p->names[fmt_page_u32(p, FMT_COLUMN_NAME, r)]);
-        if (!*at) *at = (uint32_t)t->find_rows + 1;
-    }
-    return true;
-}
-
-int64_t fmt_tape_find(const fmt_tape *t, const fmt_tape_key *key)
-{
-    fmt_tape *self = (fmt_tape *)t;
-    int64_t name = fmt_names_find(&t->index.names, key->name, strlen(key->name)), found = -1;
-    if (name < 0) return -1;
-    pthread_mutex_lock(&self->lock);
-    if (find_ready(self)) found = (int64_t)*find_slot(t, key->round, key->slot, key->rank, (uint32_t)name) - 1;
-    pthread_mutex_unlock(&self->lock);
-    return found;
-}
-
-static int by_round(const void *a, const void *b)
-{
-    const round_span *x = a, *y = b;
-    if (x->round != y->round) return x->round < y->round ? -1 : 1;
-    return x->first < y->first ? -1 : 1;
-}
-
-/* Makes spans and rounds for the rows there are. */
-static bool rounds_ready(fmt_tape *t)
-{
-    if (t->round_rows == t->index.rows) return true;
-    round_span *spans = NULL;
-    size_t n = 0, cap = 0, merged = 0;
-    bool sorted = true;
-    for (size_t k = 0; k < t->index.n_pages; k++) {
-        const fmt_page *p = &t->index.pages[k];
-        for (uint32_t r = 0; r < p->rows; r++) {
-            int32_t round = fmt_page_i32(p, FMT_COLUMN_ROUND, r);
-            if (n && spans[n - 1].round == round) { spans[n - 1].last = p->first + r; continue; }
-            if (n && spans[n - 1].round > round) sorted = false;
-            if (!mem_grow((void **)&spans, &cap, n + 1, sizeof *spans)) { free(spans); return false; }
-            spans[n++] = (round_span){ round, p->first + r, p->first + r };
-        }
-    }
-    if (!sorted) qsort(spans, n, sizeof *spans, by_round);
-    int32_t *rounds = mem_alloc(n, sizeof *rounds);
-    if (!rounds) { free(spans); return false; }
-    for (size_t i = 0; i < n; i++) {
-        if (merged && spans[merged - 1].round == spans[i].round) {
-            if (spans[i].last > spans[merged - 1].last) spans[merged - 1].last = spans[i].last;
-            continue;
-        }
-        rounds[merged] = spans[i].round;
-        spans[merged++] = spans[i];
-    }
-    free(t->spans);
-    free(t->rounds);
-    t->spans = spans;
-    t->rounds = rounds;
-    t->n_rounds = merged;
-    t->round_rows = t->index.rows;
-    return true;
-}
-
-void fmt_tape_round_span(const fmt_tape *t, int32_t round, size_t *first, size_t *n)
-{
-    fmt_tape *self = (fmt_tape *)t;
-    *first = *n = 0;
-    pthread_mutex_lock(&self->lock);
-    size_t lo = 0, hi = rounds_ready(self) ? t->n_rounds : 0;
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (t->spans[mid].round < round) lo = mid + 1;
-        else hi = mid;
-    }
-    if (lo < t->n_rounds && t->spans[lo].round == round) {
-        *first = (size_t)t->spans[lo].first;
-        *n = (size_t)(t->spans[lo].last - t->spans[lo].first + 1);
-    }
-    pthread_mutex_unlock(&self->lock);
-}
-
-size_t fmt_tape_rounds(const fmt_tape *t, const int32_t **rounds)
-{
-    fmt_tape *self = (fmt_tape *)t;
-    pthread_mutex_lock(&self->lock);
-    size_t n = rounds_ready(self) ? t->n_rounds : 0;
-    *rounds = t->rounds;
-    pthread_mutex_unlock(&self->lock);
-    return n;
-}
-
-/* ---- values ---- */
-
-static err_code load_slot(const fmt_tape *t, slot *s, err *e)
-{
-    fmt_parts_fini(&s->parts);
-    TRY(fmt_chunk_get(t->map, t->map_bytes, s->offset, &s->chunk, e));
-    if (s->chunk.kind != FMT_CHUNK_DATA) return ERR_OK; /* an index page among the data: stepped over */
-    TRY(fmt_chunk_check(&s->chunk, NULL, e));
-    TRY(fmt_parts_get(&s->chunk, &s->parts, e));
-    return fmt_payload_get(&s->chunk, &s->parts, &s->payload, &s->payload_cap, e);
-}
-
-/* The decoded chunk at offset, shared between threads until release. */
-static err_code acquire(fmt_tape *t, uint64_t offset, slot **out, err *e)
-{
-    pthread_mutex_lock(&t->lock);
-    for (;;) {
-        slot *best = NULL, *have = NULL;
-        for (int i = 0; i < SLOTS; i++) {
-            slot *s = &t->slots[i];
-            if (s->state != SLOT_EMPTY && s->offset == offset) have = s;
-            else if (s->users == 0 && s->state != SLOT_LOADING && (!best || s->used_at < best->used_at)) best = s;
-        }
-        slot *s = have ? have : best;
-        if (!s || s->state == SLOT_LOADING) { /* all are in use, or another thread is at it */
-            pthread_cond_wait(&t->change, &t->lock);
-            continue;
-        }
-        s->used_at = ++t->tick;
-        s->users++;
-        *out = s;
-        if (have) break;
-        s->state = SLOT_LOADING;
-        s->offset = offset;
-        pthread_mutex_unlock(&t->lock);
-        err_code rc = load_slot(t, s, e);
-        pthread_mutex_lock(&t->lock);
-        s->state = rc == ERR_OK ? SLOT_READY : SLOT_EMPTY;
-        if (rc != ERR_OK) s->users--;
-        pthread_cond_broadcast(&t->change);
-        pthread_mutex_unlock(&t->lock);
-        return rc;
-    }
-    pthread_mutex_unlock(&t->lock);
-    return ERR_OK;
-}
-
-static void release(fmt_tape *t, slot *s)
-{
-    pthread_mutex_lock(&t->lock);
-    s->users--;
-    pthread_cond_broadcast(&t->change);
-    pthread_mutex_unlock(&t->lock);
-}
-
-static bool part_of(const fmt_part *p, const fmt_tape_record *r)
-{
-    return p->record.key.round == r->key.round && p->record.key.slot == r->key.slot && p->record.key.rank == r->key.rank &&
-           fmt_unpack_is(p->name, p->name_bytes, r->key.name) && p->record.raw_bytes == r->raw_bytes &&
-           p->record.tensor.dtype == r->tensor.dtype && p->record.tier == r->tier && p->record.hash == r->hash;
-}
-
-/* Decodes the parts of the record that lie in the chunk of s, the first of them at number from. */
-static err_code get_from_chunk(const slot *s, const fmt_row *row, size_t from, uint8_t *dst, uint64_t *done, err *e)
-{
-    const fmt_tape_record *r = &row->record;
-    uint64_t size = fmt_dtype_bytes(r->tensor.dtype), elems = r->raw_bytes / size;
-    for (size_t i = from; i < s->parts.n; i++) {
-        const fmt_part *p = &s->parts.part[i];
-        if (p->number != row->number) continue;
-        if (!part_of(p, r) || p->first != *done)
-            return err_set(e, ERR_FORMAT, "chunk at byte %" PRIu64 ": part %zu is not what the index says", s->offset, i);
-        fmt_codec_get(&s->parts, i, s->payload, dst + *done * size);
-        *done += p->elems;
-        if (*done == elems) break;
-    }
-    return ERR_OK;
-}
-
-static err_code get_parts(fmt_tape *t, const fmt_row *row, uint8_t *dst, err *e)
-{
-    const fmt_tape_record *r = &row->record;
-    uint64_t offset = r->first_chunk_offset, elems = r->raw_bytes / fmt_dtype_bytes(r->tensor.dtype), done = 0;
-    for (bool first = true; first || done < elems; first = false) {
-        slot *s;
-        TRY(acquire(t, offset, &s, e));
-        err_code rc = ERR_OK;
-        if (s->chunk.kind == FMT_CHUNK_END || (first && (row->part >= s->parts.n || s->parts.part[row->part].number != row->number)))
-            rc = err_set(e, ERR_FORMAT, "chunk at byte %" PRIu64 ": found no part of it from element %" PRIu64, offset, done);
-        else rc = get_from_chunk(s, row, first ? row->part : 0, dst, &done, e);
-        offset = fmt_chunk_end(&s->chunk);
-        release(t, s);
-        TRY(rc);
-    }
-    uint64_t hash = fmt_hash64(dst, r->raw_bytes);
-    if (hash != r->hash)
-        return err_set(e, ERR_FORMAT, "chunk at byte %" PRIu64 ": value hash %016" PRIx64 ", wanted %016" PRIx64,
-                       r->first_chunk_offset, hash, r->hash);
-    return ERR_OK;
-}
-
-err_code fmt_tape_get(const fmt_tape *t, size_t i, void *dst, uint64_t dst_bytes, err *e)
-{
-    fmt_row row;
-    char key[FMT_TAPE_NAME_BYTES + 48];
-    err why = { 0 };
-    fmt_index_at(&t->index, i, &row);
-    fmt_tape_key_text(&row.record.key, key, sizeof key);
-    if (row.record.tier != FMT_TIER_TENSOR)
-        return err_set(e, ERR_INPUT, "%s: record %u (%s): only its %s was recorded, wanted the tensor", t->path, row.number,
-                       key, row.record.tier == FMT_TIER_STATS ? "statistics" : "hash");
-    if (dst_bytes < row.record.raw_bytes)
-        return err_set(e, ERR_ARG, "%s: record %u (%s): room for %" PRIu64 " bytes, wanted %" PRIu64, t->path, row.number, key,
-                       dst_bytes, row.record.raw_bytes);
-    err_code rc = get_parts((fmt_tape *)t, &row, dst, &why);
-    return rc == ERR_OK ? ERR_OK : err_set(e, rc, "%s: record %u (%s): %s", t->path, row.number, key, why.msg);
 }

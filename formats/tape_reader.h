@@ -2,6 +2,8 @@
 #ifndef FORMATS_TAPE_READER_H
 #define FORMATS_TAPE_READER_H
 
+#include <pthread.h>
+
 #include "formats/tape_codec.h"
 
 typedef enum fmt_open_mode {
@@ -26,6 +28,73 @@ typedef struct fmt_tape_lost {
     uint64_t offset; /* of the chunk */
     char key[FMT_TAPE_NAME_BYTES + 48];
 } fmt_tape_lost;
+
+/* ---- a tape being read: tape_reader.c opens and scans, tape_lookup.c finds, tape_value.c decodes ---- */
+
+enum {
+    FMT_PENDING_MAX = 64, /* records whose parts are still coming: the ranks of one value at most */
+    FMT_SLOTS = 8,        /* decoded chunks kept; one is 1 MiB at most */
+};
+
+typedef struct fmt_pending { fmt_row row; uint64_t filled; } fmt_pending;
+
+typedef struct fmt_event_ref {
+    int32_t round;
+    uint64_t offset;
+    size_t bytes;
+    json_t *json; /* made when asked for */
+} fmt_event_ref;
+
+typedef struct fmt_round_span { int32_t round; uint64_t first, last; } fmt_round_span;
+
+typedef enum fmt_slot_state { FMT_SLOT_EMPTY, FMT_SLOT_LOADING, FMT_SLOT_READY } fmt_slot_state;
+
+/* A decoded data chunk. */
+typedef struct fmt_slot {
+    fmt_slot_state state;
+    uint64_t offset, used_at;
+    int users;
+    fmt_chunk chunk;
+    fmt_parts parts;
+    uint8_t *payload;
+    size_t payload_cap;
+} fmt_slot;
+
+struct fmt_tape {
+    char *path;
+    int fd;
+    fmt_open_mode mode;
+    const uint8_t *map;
+    uint64_t map_bytes;
+    json_t *head, *summary, *end_json;
+    int minor;
+    bool head_lost;
+    fmt_tape_end end;
+    fmt_index index;
+    fmt_event_ref *events;
+    size_t n_events, event_cap;
+    fmt_tape_fault *faults;
+    size_t n_faults, fault_cap;
+    /* the scan */
+    uint64_t scan_at, n_chunks;
+    uint32_t next_sequence, next_number;
+    fmt_pending pending[FMT_PENDING_MAX];
+    int n_pending;
+    fmt_tape_lost *lost;
+    size_t n_lost, lost_cap;
+    /* made when asked for, under the lock, like the slots */
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    uint32_t *find; /* row + 1 by key; 0 is free */
+    size_t find_cap;
+    uint64_t find_rows;
+    fmt_round_span *spans;
+    int32_t *rounds;
+    size_t n_rounds;
+    uint64_t round_rows;
+    fmt_slot slots[FMT_SLOTS];
+    uint64_t tick;
+};
 
 const fmt_tape_end *fmt_tape_end_of(const fmt_tape *t);
 bool fmt_tape_head_lost(const fmt_tape *t);

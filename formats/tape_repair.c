@@ -63,9 +63,11 @@ static err_code take_scan(survey *s, err *e)
     s->n_lost = n;
     uint64_t torn = fmt_tape_torn_bytes(s->t), at = fmt_tape_file_bytes(s->t) - torn;
     s->lost_bytes += torn;
-    if (torn) TRY(add_fault(s, at, torn, -1, e, "byte %" PRIu64 ": the last %" PRIu64 " bytes are no whole chunk", at, torn));
+    if (torn) TRY(add_fault(s, at, torn, -1, e, "byte %" PRIu64 ": the last %" PRIu64 " bytes are no whole chunk", at,
+                            torn));
     if (!fmt_tape_finished(s->t))
-        TRY(add_fault(s, at, 0, -1, e, "byte %" PRIu64 ": no end chunk: the writer did not finish, or the end is cut off", at));
+        TRY(add_fault(s, at, 0, -1, e, "byte %" PRIu64 ": no end chunk: the writer did not finish, or the end is cut off",
+                      at));
     if (fmt_tape_head_lost(s->t))
         TRY(add_fault(s, FMT_PRELUDE_BYTES, 0, -1, e, "no sound head: the tape's identity and configuration are lost"));
     return ERR_OK;
@@ -74,7 +76,8 @@ static err_code take_scan(survey *s, err *e)
 static err_code read_record(survey *s, size_t i, const fmt_tape_record *r, err *why)
 {
     if (r->tier != FMT_TIER_TENSOR) return ERR_OK;
-    if (!mem_grow((void **)&s->buf, &s->buf_cap, (size_t)r->raw_bytes, 1)) return err_set(why, ERR_NOMEM, "no memory for a value");
+    if (!mem_grow((void **)&s->buf, &s->buf_cap, (size_t)r->raw_bytes, 1)) return err_set(why, ERR_NOMEM,
+                                                                                          "no memory for a value");
     return fmt_tape_get(s->t, i, s->buf, r->raw_bytes, why);
 }
 
@@ -204,7 +207,8 @@ static err_code settle_losses(survey *s, err *e)
     for (size_t k = 0; k < s->n_lost; k++)
         TRY(add_fault(s, s->lost[k].offset, 0, -1, e, "record %u (%s) is lost", s->lost[k].number, s->lost[k].key));
     if (s->n_lost_records > s->n_lost)
-        TRY(add_fault(s, 0, 0, -1, e, "%" PRIu64 " more records are lost, their names with them", s->n_lost_records - s->n_lost));
+        TRY(add_fault(s, 0, 0, -1, e, "%" PRIu64 " more records are lost, their names with them",
+                      s->n_lost_records - s->n_lost));
     return ERR_OK;
 }
 
@@ -235,7 +239,8 @@ static void make_report(survey *s, fmt_tape_report *out)
     const int32_t *rounds;
     *out = (fmt_tape_report){
         .faults = s->faults, .n_faults = s->n_faults, .n_chunks = fmt_tape_chunks(s->t), .n_records = s->n_sound,
-        .n_rounds = fmt_tape_rounds(s->t, &rounds), .n_lost_records = s->n_lost_records, .finished = fmt_tape_finished(s->t),
+        .n_rounds = fmt_tape_rounds(s->t, &rounds), .n_lost_records = s->n_lost_records,
+            .finished = fmt_tape_finished(s->t),
     };
     s->faults = NULL;
     s->n_faults = 0;
@@ -352,12 +357,14 @@ static err_code recover(survey *s, const char *path, const char *out_path, fmt_t
     if (stat(path, &in) == 0 && stat(out_path, &out) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
         return err_set(e, ERR_ARG, "%s: input and output are the same file", out_path);
     *lost = (fmt_tape_loss){
-        .kept_records = s->n_sound, .kept_rounds = fmt_tape_rounds(s->t, &rounds), .kept_events = fmt_tape_event_count(s->t),
+        .kept_records = s->n_sound, .kept_rounds = fmt_tape_rounds(s->t, &rounds),
+            .kept_events = fmt_tape_event_count(s->t),
         .lost_records = s->n_lost_records, .lost_rounds = s->n_lost_rounds, .lost_events = s->lost_events,
         .lost_bytes = s->lost_bytes, .head_lost = fmt_tape_head_lost(s->t), .was_finished = fmt_tape_finished(s->t),
         .newer_minor = fmt_tape_minor(s->t) > FMT_TAPE_MINOR,
     };
-    lost->complete = !lost->lost_records && !lost->lost_events && !lost->head_lost && lost->was_finished && !lost->newer_minor;
+    lost->complete = !lost->lost_records && !lost->lost_events && !lost->head_lost && lost->was_finished &&
+        !lost->newer_minor;
     if (!lost->complete && lost->kept_records == 0 && lost->kept_events == 0)
         return err_set(e, ERR_FORMAT, "%s: nothing to save: found no sound record", path);
     /* Not OUT.part: that may be the very tape that is being recovered. */

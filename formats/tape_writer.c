@@ -339,7 +339,8 @@ static void encode(batch *b, fmt_part *p, const uint8_t *raw, const sibling *nea
         uint16_t *slot = find_stored(b, p);
         if (*slot) { /* the same hash: compare what is stored, which a transform makes only one way */
             const stored_part *s = &b->stored[*slot - 1];
-            if (s->transform == p->transform && s->bytes == p->bytes && memcmp(b->payload + s->offset, dst, s->bytes) == 0) {
+            if (s->transform == p->transform && s->bytes == p->bytes && memcmp(b->payload + s->offset, dst,
+                                                                               s->bytes) == 0) {
                 p->transform = FMT_TRANSFORM_REF;
                 p->base = *slot - 1u;
                 p->bytes = p->offset = 0;
@@ -433,7 +434,8 @@ static err_code key_good(const fmt_tape_record *r, err *e)
             return err_set(e, ERR_ARG, "tape: name %s: byte %02x at %zu, wanted printable ASCII", k->name,
                            (uint8_t)k->name[i], i);
     if (k->round < 0 || k->slot < FMT_TAPE_NO_SLOT || k->rank < FMT_TAPE_NO_RANK)
-        return err_set(e, ERR_ARG, "tape: %s: round %d, slot %d, rank %d cannot be kept", k->name, k->round, k->slot, k->rank);
+        return err_set(e, ERR_ARG, "tape: %s: round %d, slot %d, rank %d cannot be kept", k->name, k->round, k->slot,
+                       k->rank);
     if (r->n_ranks < 1 || r->axis < 0 || r->axis >= FMT_DIMS_MAX || (unsigned)r->place > FMT_PLACE_PARTIAL ||
         (unsigned)r->tier > FMT_TIER_HASH)
         return err_set(e, ERR_ARG, "tape: %s: %d ranks, axis %d, place %d, tier %d cannot be kept", k->name, r->n_ranks,
@@ -463,7 +465,8 @@ err_code fmt_tape_put_ranks(fmt_tape_writer *w, const fmt_tape_key *key, const f
         return err_set(e, ERR_ARG, "tape: %s: %d ranks, wanted 1 to %d", key->name, n_ranks, RANKS_MAX);
     for (int32_t r = 0; r < n_ranks; r++) {
         fmt_tape_record *rec = &rows[r].record;
-        *rec = (fmt_tape_record){ .key = *key, .tensor = *t, .place = place, .axis = axis, .n_ranks = n_ranks, .tier = tier };
+        *rec = (fmt_tape_record){ .key = *key, .tensor = *t, .place = place, .axis = axis, .tier = tier };
+        rec->n_ranks = n_ranks;
         rec->key.rank = r;
         if (r == 0) TRY(key_good(rec, e));
         rec->raw_bytes = fmt_tensor_bytes(t);

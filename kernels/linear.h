@@ -34,11 +34,13 @@ typedef struct krn_weight {
     int32_t n, k;               /* rows (outputs), columns (inputs) of this view */
     const void *data;           /* FP8/FP4: uint8_t codes; BF16: bf16; F32: float */
     int64_t row_bytes;          /* from one row of data to the next */
-    const uint8_t *scale;       /* FP8: row n uses scale[(n / 32) * scale_row_bytes + k / 32]; FP4: scale[n * .. + k/32] */
+    const uint8_t *scale;       /* FP8: row n uses scale[(scale_row0 + n) / 32 * scale_row_bytes + k / 32]
+                                 * FP4:            scale[n * scale_row_bytes + k / 32] */
     int64_t scale_row_bytes;
+    int32_t scale_row0;         /* FP8: where row 0 stands among the 32 rows that share its scales; 0 but in slices */
 } krn_weight;
 
-/* The view of rows [n0, n0+n) and columns [k0, k0+k). FP8: n0, k0 multiples of 32; FP4: k0 a multiple of 32. */
+/* The view of rows [n0, n0+n) and columns [k0, k0+k). FP8, FP4: k0 and k are multiples of 32. */
 krn_weight krn_weight_slice(const krn_weight *w, int32_t n0, int32_t n, int32_t k0, int32_t k);
 
 void krn_linear_ref(const bf16 *x, int64_t ldx, int32_t T, const krn_weight *w, krn_acc acc, krn_out out, void *y,

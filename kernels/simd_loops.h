@@ -32,7 +32,7 @@ static inline const uint8_t *krn_weight_row(const krn_weight *w, int32_t n)
 /* The scales of row n, one per 32 columns. FP8 and FP4 only. */
 static inline const uint8_t *krn_weight_scale_row(const krn_weight *w, int32_t n)
 {
-    return w->scale + (w->format == KRN_W_FP8 ? n / 32 : n) * w->scale_row_bytes;
+    return w->scale + (w->format == KRN_W_FP8 ? (w->scale_row0 + n) / 32 : n) * w->scale_row_bytes;
 }
 
 #endif

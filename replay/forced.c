@@ -494,7 +494,6 @@ err_code rpl_forced_open(const fmt_tape *t, const eng_weights *w, const eng_opti
     f->tape = t;
     f->weights = w;
     f->options = *o;
-    f->options.n_ranks = 1;
     f->options.mode = ENG_MODE_EAGER;
     f->config = *eng_weights_config(w);
     err_code rc = cap_names_make(t, &f->names, e);

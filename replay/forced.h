@@ -1,8 +1,8 @@
 /* Forced runs: every op group of a tape run alone on the inputs that the tape recorded, so that nothing compounds.
  *
- * The op runs on one rank with the whole weights; values of several ranks are joined first. Hidden values are made
- * again inside the group. Rings come from the recorded main_kv rows of this and the earlier rounds (from the recorded
- * windows where a tape has no rows). Every head.biased row is made under the recorded drafts before it. */
+ * The op runs with the whole weights on joined values; its sums are cut as the ranks cut them (see eng_bench_open). Hidden
+ * values are made again inside the group. Rings come from the recorded main_kv rows of this and the earlier rounds (from
+ * the recorded windows where a tape has no rows). Every head.biased row is made under the recorded drafts before it. */
 #ifndef REPLAY_FORCED_H
 #define REPLAY_FORCED_H
 
@@ -28,7 +28,7 @@ typedef struct rpl_forced_value {
 /* Called once per recorded output. Anything but ERR_OK ends the round with that error. */
 typedef err_code (*rpl_forced_fn)(void *ctx, const rpl_forced_value *v, err *e);
 
-/* t and w are borrowed until close; o's rank count is taken as 1. ERR_INPUT: the tape's shapes do not fit the model. */
+/* t and w are borrowed until close. ERR_INPUT: the tape's shapes do not fit the model. ERR_ARG: o's ranks cannot cut it. */
 MUST_USE err_code rpl_forced_open(const fmt_tape *t, const eng_weights *w, const eng_options *o, rpl_forced **out, err *e);
 void rpl_forced_close(rpl_forced *f); /* NULL is a no-op */
 int32_t rpl_forced_rounds(const rpl_forced *f);

@@ -28,6 +28,34 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
+/* Rows of logits that are the same on both sides. */
+static rpl_logits same_logits(int64_t rows, int64_t cols)
+{
+    int32_t k = cols < RPL_TOP_K ? (int32_t)cols : RPL_TOP_K;
+    return (rpl_logits){ .rows = rows, .n_argmax_equal = rows, .margin_min = (double)INFINITY, .overlap_min = k, .k = k };
+}
+
+static bool is_logits(const rpl_value *v, const fmt_tensor *t, int32_t vocab)
+{
+    int64_t cols = t->ndim ? t->shape[t->ndim - 1] : 1;
+    return t->dtype == FMT_DTYPE_F32 && vocab > 0 && cols == vocab && fmt_tensor_elems(t) > 0 && strncmp(v->name, "head.", 5) == 0;
+}
+
+void rpl_value_same(rpl_value *v, const fmt_tensor *t, const fmt_stats *stats, int32_t vocab)
+{
+    int64_t n = fmt_tensor_elems(t), cols = t->ndim ? t->shape[t->ndim - 1] : 1;
+    v->a = v->b = *t;
+    v->a.data = v->b.data = NULL;
+    v->state = RPL_STATE_COMPARED;
+    v->cls = RPL_CLASS_EQUAL;
+    v->m = (rpl_metrics){ .n = n, .n_equal = n, .cosine = 1, .first = -1, .worst = -1, .findings = v->m.findings };
+    v->m.norm_a = v->m.norm_b = stats->rms * sqrt((double)n);
+    v->m.ulp[0] = n;
+    v->m.n_zero_a = v->m.n_zero_b = (int64_t)stats->n_zero;
+    v->has_logits = is_logits(v, t, vocab);
+    if (v->has_logits) v->logits = same_logits(n / cols, cols);
+}
+
 void rpl_value_compare(rpl_value *v, const fmt_tensor *a, const fmt_tensor *b, int32_t vocab)
 {
     v->a = *a, v->b = *b;
@@ -46,13 +74,9 @@ void rpl_value_compare(rpl_value *v, const fmt_tensor *a, const fmt_tensor *b, i
         v->a_worst = rpl_element(a->dtype, a->data, v->m.worst);
         v->b_worst = rpl_element(b->dtype, b->data, v->m.worst);
     }
-    if (a->dtype == FMT_DTYPE_F32 && rows > 0 && vocab > 0 && cols == vocab && strncmp(v->name, "head.", 5) == 0) {
-        v->has_logits = true;
-        if (equal) v->logits = (rpl_logits){ .rows = rows, .n_argmax_equal = rows, .margin_min = (double)INFINITY,
-                                             .overlap_min = cols < RPL_TOP_K ? (int32_t)cols : RPL_TOP_K,
-                                             .k = cols < RPL_TOP_K ? (int32_t)cols : RPL_TOP_K };
-        else rpl_logits_of(a->data, b->data, rows, cols, &v->logits);
-    }
+    v->has_logits = is_logits(v, a, vocab);
+    if (v->has_logits && equal) v->logits = same_logits(rows, cols);
+    else if (v->has_logits) rpl_logits_of(a->data, b->data, rows, cols, &v->logits);
     if (a->dtype == FMT_DTYPE_I32 && ends_with(v->name, ".ids") && cols >= 1 && cols <= RPL_TOP_K) {
         v->has_ids = true;
         rpl_ids_of(a->data, b->data, rows, (int32_t)cols, &v->ids);

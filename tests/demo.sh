@@ -36,8 +36,8 @@ printf '\n$ sparktape replay packed.tape damaged -o damaged.tape\n'
 "$bin" replay packed.tape damaged -o damaged.tape && exit 1 || echo "(exit $?)"
 compare replay packed.tape damaged --allow-mismatch checkpoint -o damaged.tape
 compare diff packed.tape damaged.tape --forced --model model
-echo "Every op ran alone on what the damaged run had as its inputs. Relative L2 of 1e-8: sums in another order. 1e-2: the fault,"
-echo "at the two places where stage 1 uses wkv, and nowhere after them."
+echo "Every op ran alone on what the damaged run had as its inputs: the fault shows at the two places where stage 1 uses wkv, and"
+echo "nowhere after them."
 
 # One row of the table: name, tape, meaning.
 row() {

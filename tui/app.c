@@ -98,7 +98,7 @@ void tui_reference(tui_app *app, char *buf, size_t bytes)
     }
     int32_t number = v ? v->slot : r->slot;
     if (number != FMT_TAPE_NO_SLOT) snprintf(slot, sizeof slot, "%d", number);
-    if (v && app->at.element >= 0 && tui_model_facts_any(app->model, v, &facts))
+    if (v && app->at.element >= 0 && tui_model_facts_any(app->model, v, &facts) && facts.tensor.ndim > 0)
         tui_index_text(&facts.tensor, app->at.element, index);
     snprintf(buf, bytes, "%s:%d/%s%s%s%s", path, r->round, slot, v ? "/" : "", v ? v->name : "", index);
 }
@@ -168,10 +168,7 @@ static void go_origin(tui_app *app)
 
 static void go_back(tui_app *app)
 {
-    if (app->depth == 1) {
-        app->quit = true;
-        return;
-    }
+    if (app->depth == 1) return;
     app->depth--;
     enter(app);
 }
@@ -182,7 +179,11 @@ static bool act(tui_app *app, tui_action action)
     char reference[512];
     switch (action) {
     case TUI_DO_QUIT: app->quit = true; return true;
-    case TUI_DO_BACK: go_back(app); return true;
+    case TUI_DO_BACK:
+        app->quit = app->depth == 1;
+        go_back(app);
+        return true;
+    case TUI_DO_ESCAPE: go_back(app); return true;
     case TUI_DO_HELP: app->help = true; return true;
     case TUI_DO_GO_ROUNDS: open_screen(app, TUI_ROUNDS); return true;
     case TUI_DO_GO_PROGRAM: open_screen(app, TUI_PROGRAM); return true;

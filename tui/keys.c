@@ -15,7 +15,8 @@
 /* Order: as the help shows them. */
 static const tui_binding BINDINGS[] = {
     { TUI_DO_OPEN, ROUNDS | PROGRAM, { K(ENTER) }, "open", "open", "open what the cursor is on" },
-    { TUI_DO_BACK, ALL, { 'q', K(ESC) }, "back", "back", "back; at the first: quit" },
+    { TUI_DO_BACK, ALL, { 'q' }, "back", "back", "back; at the first: quit" },
+    { TUI_DO_ESCAPE, ALL, { K(ESC) }, "escape", NULL, "back, never quits" },
     { TUI_DO_QUIT, ALL, { 'Q' }, "quit", NULL, "quit" },
     { TUI_DO_HELP, ALL, { '?', K(F1) }, "help", "help", "this help" },
     { TUI_DO_ORIGIN, ALL, { 'o' }, "origin", "origin", "first origin: it began here" },

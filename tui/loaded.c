@@ -21,6 +21,7 @@ static bool same_shape(const fmt_tensor *a, const fmt_tensor *b)
 static void profile_alone(tui_loaded *l)
 {
     const void *data = first_data(l);
+    l->largest = 0;
     for (int64_t r = 0; r < l->rows; r++) {
         rpl_cell *row = &l->by_row[r];
         *row = (rpl_cell){ 0 };
@@ -32,6 +33,7 @@ static void profile_alone(tui_loaded *l)
             else if (v > (double)block->max_abs) block->max_abs = (float)v;
         }
         for (int64_t b = 0; b < l->blocks; b++) row->max_abs = fmaxf(row->max_abs, l->by_block[r * l->blocks + b].max_abs);
+        l->largest = fmax(l->largest, (double)row->max_abs);
     }
 }
 
@@ -140,12 +142,10 @@ static int lone_level(const rpl_cell *cell, double largest)
 int tui_loaded_heat(const tui_loaded *l, int64_t row0, int64_t row1, int64_t block0, int64_t block1)
 {
     int most = 0;
-    double largest = 0;
-    for (int64_t r = 0; !l->pair && r < l->rows; r++) largest = fmax(largest, (double)l->by_row[r].max_abs);
     for (int64_t r = row0; r < row1 && r < l->rows; r++)
         for (int64_t b = block0; b < block1 && b < l->blocks; b++) {
             const rpl_cell *cell = &l->by_block[r * l->blocks + b];
-            int level = l->pair ? pair_level(cell) : lone_level(cell, largest);
+            int level = l->pair ? pair_level(cell) : lone_level(cell, l->largest);
             if (level > most) most = level;
         }
     return most;

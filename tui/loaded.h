@@ -13,6 +13,7 @@ typedef struct tui_loaded {
     fmt_tensor tensor;            /* of A, or of B where only that is there; data NULL */
     int64_t rows, cols, blocks;   /* blocks of RPL_PROFILE_BLOCK columns in a row */
     rpl_metrics m;                /* of a pair */
+    double largest;               /* of one side: its largest finite magnitude */
     rpl_cell *by_row, *by_block;  /* [rows], [rows, blocks]. Of one side: max_abs its largest finite magnitude, n_differ
                                      elements that are not finite */
     size_t rows_capacity, blocks_capacity;

@@ -1,6 +1,7 @@
 #include "tui/model.h"
 
 #include "base/mem.h"
+#include "engine/engine.h"
 #include "replay/ordered.h"
 
 #include <math.h>
@@ -139,7 +140,7 @@ static tui_request *add_request(tui_model *m, int32_t round_index, int32_t slot,
     tui_request *r = &m->request[m->n_requests++];
     *r = (tui_request){ .round_index = round_index, .round = round, .slot = slot, .entry = -1, .n_drafts = { -1, -1 },
                         .verdict = m->compare ? TUI_VERDICT_PENDING : TUI_VERDICT_NONE, .first_origin = -1, .worst = -1,
-                        .worst_rel_l2 = (double)NAN, .kl = (double)NAN };
+                        .worst_rel_l2 = (double)NAN, .kl = (double)NAN, .n_same = -1 };
     return r;
 }
 
@@ -152,17 +153,23 @@ static const int32_t *read_ints(tui_model *m, int side, int32_t round, const cha
     return t->dtype == FMT_DTYPE_I32 && t->ndim == ndim ? t->data : NULL;
 }
 
-/* Which slots the round's step drafted. Usually those that inserted, or those whose windows were kept, in ascending order:
- * the hash in the index tells whether that guess is right, and no payload is read. */
-static err_code add_drafted(tui_model *m, int32_t round_index, const int32_t *seen, size_t n_seen, err *e)
+typedef struct seen_slot { int32_t slot; size_t first_record; } seen_slot;
+
+/* Which slots the round's step drafted. Usually those whose windows were kept, or those that inserted, in the order
+ * written: the hash in the index tells whether that guess is right, and no payload is read. */
+static err_code add_drafted(tui_model *m, int32_t round_index, const seen_slot *seen, size_t n_seen, err *e)
 {
+    int32_t guess[ENG_BATCH_MAX];
     int32_t round = rpl_ordered_number(m->ordered, round_index);
     fmt_tape_record r;
     int side = record_of(m, TUI_A, round, FMT_TAPE_NO_SLOT, "draft.slots", &r) ? TUI_A : TUI_B;
     if (!record_of(m, side, round, FMT_TAPE_NO_SLOT, "draft.slots", &r) || r.tensor.ndim != 1) return ERR_OK;
-    int64_t batch = r.tensor.shape[0];
-    const int32_t *slots = seen;
-    if (r.raw_bytes != n_seen * sizeof *seen || fmt_hash64(seen, n_seen * sizeof *seen) != r.hash) {
+    enum { BATCH_SHOWN = 1024 }; /* more than any step drafts: a tape that says so is an import gone wrong */
+    int64_t batch = r.tensor.shape[0] < BATCH_SHOWN ? r.tensor.shape[0] : BATCH_SHOWN;
+    const int32_t *slots = guess;
+    for (size_t i = 0; i < n_seen && i < COUNT_OF(guess); i++) guess[i] = seen[i].slot;
+    bool fits = n_seen <= COUNT_OF(guess) && r.raw_bytes == n_seen * sizeof *guess;
+    if (!fits || fmt_hash64(guess, n_seen * sizeof *guess) != r.hash) {
         fmt_tensor t;
         slots = read_ints(m, side, round, "draft.slots", 1, &t);
         if (!slots) return ERR_OK;
@@ -181,24 +188,26 @@ static int by_slot(const void *x, const void *y)
     return a->slot < b->slot ? -1 : a->slot > b->slot;
 }
 
-static int ascending(const void *x, const void *y)
+static int by_record(const void *x, const void *y)
 {
-    const int32_t *a = x, *b = y;
-    return *a < *b ? -1 : *a > *b;
+    const seen_slot *a = x, *b = y;
+    return a->first_record < b->first_record ? -1 : a->first_record > b->first_record;
 }
 
-/* The distinct slots of a round's values (or of its windows alone), ascending. slots: room for n. */
-static size_t slots_of(const cap_name *name, int32_t n, bool windows_only, int32_t *slots)
+/* The distinct slots of a round's values (or of its windows alone) in the order in which they were written, which for
+ * windows is that of the draft step. seen: room for n. */
+static size_t slots_of(const cap_name *name, int32_t n, bool windows_only, seen_slot *seen)
 {
-    size_t n_slots = 0;
+    size_t n_seen = 0;
     for (int32_t i = 0; i < n; i++) {
         if (name[i].slot < 0 || (windows_only && !strstr(name[i].name, ".window"))) continue;
         size_t k = 0;
-        while (k < n_slots && slots[k] != name[i].slot) k++;
-        if (k == n_slots) slots[n_slots++] = name[i].slot;
+        while (k < n_seen && seen[k].slot != name[i].slot) k++;
+        if (k == n_seen) seen[n_seen++] = (seen_slot){ name[i].slot, name[i].first_record };
+        else if (name[i].first_record < seen[k].first_record) seen[k].first_record = name[i].first_record;
     }
-    if (n_slots) qsort(slots, n_slots, sizeof *slots, ascending);
-    return n_slots;
+    if (n_seen) qsort(seen, n_seen, sizeof *seen, by_record);
+    return n_seen;
 }
 
 static bool counts_rows(const char *name)
@@ -206,7 +215,7 @@ static bool counts_rows(const char *name)
     return strcmp(name, "pos") == 0 || strcmp(name, "taps") == 0 || strcmp(name, "main_x") == 0;
 }
 
-static err_code add_round(tui_model *m, int32_t i, int32_t **slots, size_t *capacity, err *e)
+static err_code add_round(tui_model *m, int32_t i, seen_slot **slots, size_t *capacity, err *e)
 {
     int32_t n;
     const cap_name *name = rpl_ordered_at(m->ordered, i, &n);
@@ -250,6 +259,8 @@ static void summarise(tui_request *r, const rpl_round *round)
         }
         if (v->has_logits && !(v->logits.kl_max <= r->kl)) r->kl = v->logits.kl_max;
     }
+    for (int32_t i = 0; i < round->n_drafts; i++)
+        if (round->draft[i].entry == r->entry) r->n_same = round->draft[i].n_same;
 }
 
 const tui_request *tui_model_request(tui_model *m, int32_t i)
@@ -396,7 +407,7 @@ static err_code make_programs(tui_model *m, err *e)
 
 static err_code open_model(tui_model *m, err *e)
 {
-    int32_t *slots = NULL;
+    seen_slot *slots = NULL;
     size_t slots_capacity = 0;
     for (int side = TUI_A; side < TUI_SIDES; side++)
         if (m->tape[side]) TRY(cap_names_make(m->tape[side], &m->names[side], e));

@@ -39,6 +39,7 @@ typedef struct tui_request {
     tui_verdict verdict;
     int32_t first_origin, worst; /* indices of values, -1: none */
     double worst_rel_l2, kl;     /* NaN: none */
+    int32_t n_same;              /* leading tokens that agree, -1: not drafted on both sides */
 } tui_request;
 
 typedef struct tui_model tui_model;

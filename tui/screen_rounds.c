@@ -46,15 +46,6 @@ static void draft_text(const tui_request *r, int side, char *buf, size_t bytes)
     if (r->n_drafts[side] <= 0) snprintf(buf, bytes, "-");
 }
 
-/* Leading tokens that agree; -1: not drafted on both sides. */
-static int32_t n_same(const tui_request *r)
-{
-    if (r->n_drafts[TUI_A] <= 0 || r->n_drafts[TUI_B] <= 0) return -1;
-    int32_t n = r->n_drafts[TUI_A] < r->n_drafts[TUI_B] ? r->n_drafts[TUI_A] : r->n_drafts[TUI_B], i = 0;
-    while (i < n && r->draft[TUI_A][i] == r->draft[TUI_B][i]) i++;
-    return i;
-}
-
 static const char *value_name(tui_app *app, const tui_request *r, int32_t value)
 {
     int32_t n;
@@ -84,7 +75,7 @@ static void cell_text(tui_app *app, const tui_request *r, column c, char *buf, s
         if (r->n_rows) snprintf(buf, bytes, "%d", r->n_rows);
         break;
     case COLUMN_SAME:
-        if (n_same(r) >= 0) snprintf(buf, bytes, "%d/%d", n_same(r), r->n_drafts[TUI_B]);
+        if (r->n_same >= 0 && r->n_drafts[TUI_B] >= 0) snprintf(buf, bytes, "%d/%d", r->n_same, r->n_drafts[TUI_B]);
         break;
     case COLUMN_DRAFTS_A: draft_text(r, TUI_A, buf, bytes); break;
     case COLUMN_DRAFTS_B: draft_text(r, TUI_B, buf, bytes); break;
@@ -102,14 +93,15 @@ static void cell_text(tui_app *app, const tui_request *r, column c, char *buf, s
 
 /* ---- the lines: filtered, sorted ---- */
 
+/* What the index and the comparison tell; tokens take no part, so that no payload is read for lines out of sight. */
 static bool passes(tui_app *app, const rounds *s, int32_t request)
 {
     char line[1024], cell[256];
     if (!s->filter[0]) return true;
-    tui_model_read_drafts(app->model, request);
     const tui_request *r = tui_model_request(app->model, request);
     size_t at = (size_t)snprintf(line, sizeof line, "%s ", TUI_VERDICT[r->verdict].word);
     for (column c = COLUMN_ROUND; c < COLUMN_COUNT && at < sizeof line; c++) {
+        if (c == COLUMN_DRAFTS_A || c == COLUMN_DRAFTS_B) continue;
         cell_text(app, r, c, cell, sizeof cell);
         if (cell[0]) at += (size_t)snprintf(line + at, sizeof line - at, "%s %s ", COLUMNS[c].title, cell);
     }
@@ -123,7 +115,7 @@ static double sort_key(tui_app *app, int32_t request, int sorted)
     switch ((column)sorted) {
     case COLUMN_SLOT: return r->slot;
     case COLUMN_ROWS: return r->n_rows;
-    case COLUMN_SAME: return n_same(r);
+    case COLUMN_SAME: return r->n_same;
     case COLUMN_ORIGIN: return r->first_origin < 0 ? -(double)INT32_MAX : -(double)r->first_origin; /* earlier is worse */
     case COLUMN_WORST: return isnan(r->worst_rel_l2) ? -1 : r->worst_rel_l2;
     case COLUMN_KL: return isnan(r->kl) ? -1 : r->kl;
@@ -173,7 +165,6 @@ static void make_lines(tui_app *app, rounds *s)
         if (passes(app, s, i)) s->line[s->list.n++] = i;
     sort_line *order = s->sorted == COLUMN_ROUND && !s->falling ? NULL : mem_alloc((size_t)s->list.n + 1, sizeof *order);
     for (int32_t i = 0; order && i < s->list.n; i++) {
-        if (s->sorted == COLUMN_SAME) tui_model_read_drafts(app->model, s->line[i]);
         order[i] = (sort_line){ sort_key(app, s->line[i], s->sorted), s->line[i] };
     }
     if (order) qsort(order, (size_t)s->list.n, sizeof *order, s->falling ? falling_order : rising_order);

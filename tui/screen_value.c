@@ -250,7 +250,8 @@ static void draw_head(tui_app *app, const value *s, const cap_name *n, tui_rect 
     else
         tui_putf(c, r.x + 1, r.y + 1, r.width - 1, TUI_PLAIN,
                  "%" PRId64 " of %" PRId64 " differ  rel L2 %s  max |B\u2212A| %s  max ULP %s", d->m.n - d->m.n_equal,
-                 d->m.n, tui_number(d->m.rel_l2, 9, l2), tui_number(d->m.max_abs, 9, most), tui_count(d->m.max_ulp, 9, ulp));
+                 d->m.n, tui_number(d->m.rel_l2, 9, l2), tui_number(d->m.max_abs, 9, most),
+                 tui_count(d->m.max_ulp, 9, ulp));
 }
 
 enum { DETAIL_PLAIN = 2, DETAIL_BITS = 4 };
@@ -274,7 +275,8 @@ static void draw_detail(tui_app *app, const value *s, tui_rect r)
                           tui_number(rpl_element(dtype, d->side[side].tensor.data, i), 14, number));
     if (d->pair)
         tui_putf(c, x, y, right - x, TUI_PLAIN, "  B\u2212A %s  ULP %s",
-                 differs(s, i) ? cell_text(s, PANE_DIFFERENCE, i, 12, number) : "0", tui_count(tui_loaded_ulp(d, i), 9, ulp));
+                 differs(s, i) ? cell_text(s, PANE_DIFFERENCE, i, 12, number) : "0",
+                 tui_count(tui_loaded_ulp(d, i), 9, ulp));
     for (int side = TUI_A; s->bits && side < TUI_SIDES; side++)
         if (shows(d, side))
             tui_putf(c, r.x + 1, ++y, r.width - 1, TUI_PLAIN, "%s %s", PANES[side == TUI_A ? PANE_A : PANE_B].title,

@@ -64,6 +64,18 @@ static void make_styles(tui_term *t, bool color)
     }
 }
 
+/* Cursor keys come in two forms; terminfo knows the one that its terminal sends when asked to. */
+static void define_other_forms(void)
+{
+    static const struct { const char *sequence; int code; } FORMS[] = {
+        { "\033[A", KEY_UP }, { "\033[B", KEY_DOWN }, { "\033[C", KEY_RIGHT }, { "\033[D", KEY_LEFT },
+        { "\033OA", KEY_UP }, { "\033OB", KEY_DOWN }, { "\033OC", KEY_RIGHT }, { "\033OD", KEY_LEFT },
+        { "\033[H", KEY_HOME }, { "\033[F", KEY_END }, { "\033OH", KEY_HOME }, { "\033OF", KEY_END },
+        { "\033[1~", KEY_HOME }, { "\033[4~", KEY_END }, { "\033[5~", KEY_PPAGE }, { "\033[6~", KEY_NPAGE },
+    };
+    for (size_t i = 0; i < COUNT_OF(FORMS); i++) define_key(FORMS[i].sequence, FORMS[i].code);
+}
+
 /* ---- open and close ---- */
 
 static void remember(const char *name)
@@ -109,6 +121,7 @@ err_code tui_term_open(bool color, tui_term **out, err *e)
     noecho();
     nonl();
     keypad(stdscr, TRUE);
+    define_other_forms();
     curs_set(0);
     make_styles(t, color);
     *out = t;

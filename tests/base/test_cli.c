@@ -11,7 +11,7 @@
 typedef struct options {
     bool deep;
     const char *arm, *out;
-    int64_t tp;
+    int64_t tp, count;
     cli_list taps;
 } options;
 
@@ -20,11 +20,12 @@ static const cli_option OPTIONS[] = {
     { "--arm", "ARM", "a text", CLI_STR, offsetof(options, arm) },
     { "-o", "FILE", "a short name", CLI_STR, offsetof(options, out) },
     { "--tp", "N", "a number", CLI_INT, offsetof(options, tp) },
+    { "--count", "N", "a number from 1 on", CLI_COUNT, offsetof(options, count) },
     { "--tap", "PATTERN", "several", CLI_MULTI, offsetof(options, taps) },
 };
-static const cli_command COMMAND = { "sample", "MODEL [PATTERN]", "a command", OPTIONS, 5, NULL };
-static const cli_command MANY = { "many", "TAPE..", "a command", OPTIONS, 5, NULL };
-static const cli_command NONE = { "none", "", "a command", OPTIONS, 5, NULL };
+static const cli_command COMMAND = { "sample", "MODEL [PATTERN]", "a command", OPTIONS, 6, NULL };
+static const cli_command MANY = { "many", "TAPE..", "a command", OPTIONS, 6, NULL };
+static const cli_command NONE = { "none", "", "a command", OPTIONS, 6, NULL };
 
 typedef struct parsed {
     options o;
@@ -43,6 +44,21 @@ static err_code parse(const cli_command *c, const char *line, parsed *p)
     for (char *s = strtok(copy, " "); s; s = strtok(NULL, " ")) argv[argc++] = strcmp(s, "''") ? s : s + 2;
     *p = (parsed){ 0 };
     return cli_parse(c, argc, argv, &p->o, &p->common, &p->args, &p->e);
+}
+
+static void a_count_is_one_or_more(void **state)
+{
+    (void)state;
+    static const char *const BAD[] = { "0", "-1", "''", "two", "99999999999999999999" };
+    parsed p;
+    if (parse(&COMMAND, "model --count 3", &p) != ERR_OK) fail_msg("%s", p.e.msg);
+    assert_int_equal(p.o.count, 3);
+    for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
+        char line[80];
+        snprintf(line, sizeof line, "model --count %s", BAD[i]);
+        assert_int_equal(parse(&COMMAND, line, &p), ERR_ARG);
+        assert_non_null(strstr(p.e.msg, "--count"));
+    }
 }
 
 static void options_and_arguments_come_in_any_order_and_form(void **state)
@@ -186,6 +202,7 @@ static void patterns_match_as_globs_do(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_count_is_one_or_more),
         cmocka_unit_test(options_and_arguments_come_in_any_order_and_form),
         cmocka_unit_test(common_options_are_in_every_command),
         cmocka_unit_test(what_follows_two_dashes_is_an_argument),

@@ -1,11 +1,12 @@
-/* bench_tape: how fast a tape is written, beside LZ4's own speed on the same bytes after the transforms; how fast it is read
- * back; how long opening and listing take.
+/* bench_tape: how fast a tape is written, beside LZ4's own speed on the same bytes after the transforms; how fast it is
+ * read back; how long opening and listing take.
  *
- * usage: bench_tape [FOLDER [GIGABYTES]]     FOLDER (default .) gets a tape and the payload file for `lz4 -b`; both are removed
- *                                           unless GIGABYTES is given: then a tape of that size is made, listed, and kept
+ * usage: bench_tape [FOLDER [GIGABYTES]]
+ *   FOLDER (default .) gets bench.tape and the payload files for `lz4 -b`; with GIGABYTES also large.tape of that size.
+ *   They stay there.
  *
- * Rates are per second of the wall clock; in brackets, per second of the slower of the writer's two threads, which is what an
- * idle machine with two cores would show. */
+ * Rates are per second of the wall clock; in brackets, per second of the slower of the writer's two threads, which is what
+ * an idle machine with two cores shows. */
 #include "bandwidth.h"
 
 #include <lz4.h>
@@ -81,7 +82,8 @@ static void write_tape(const char *path, uint8_t *const *data, uint32_t which, u
             if (!(which >> v & 1)) continue;
             fmt_tensor t = fmt_tensor_make(VALUES[v].dtype, data[v], 2, (int64_t[]){ ROWS, VALUES[v].columns });
             data[v][0]++; /* or the second round would be stored by reference */
-            CHECK(fmt_tape_put(w, &(fmt_tape_key){ r, -1, 0, VALUES[v].name }, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR,
+            CHECK(fmt_tape_put(w, &(fmt_tape_key){ r, -1, 0, VALUES[v].name }, &t, FMT_PLACE_REPLICATED, 0, 1,
+                               FMT_TIER_TENSOR,
                                &e) == ERR_OK);
             done += fmt_tensor_bytes(&t);
         }
@@ -102,7 +104,8 @@ static uint8_t *payloads(const char *path, uint64_t *bytes, uint64_t **cuts, siz
     *bytes = 0;
     *cuts = NULL;
     *n_cuts = 0;
-    for (uint64_t at = FMT_PRELUDE_BYTES; fmt_chunk_get(map, fmt_tape_file_bytes(t), at, &c, NULL) == ERR_OK; at = fmt_chunk_end(&c)) {
+    for (uint64_t at = FMT_PRELUDE_BYTES; fmt_chunk_get(map, fmt_tape_file_bytes(t), at, &c,
+                                                        NULL) == ERR_OK; at = fmt_chunk_end(&c)) {
         fmt_parts parts;
         if (c.kind != FMT_CHUNK_DATA) continue;
         CHECK(fmt_parts_get(&c, &parts, &e) == ERR_OK && fmt_payload_get(&c, &parts, &one, &one_cap, &e) == ERR_OK);
@@ -110,7 +113,8 @@ static uint8_t *payloads(const char *path, uint64_t *bytes, uint64_t **cuts, siz
         for (size_t i = 0; i < parts.n; i++)
             if (parts.part[i].offset + parts.part[i].bytes > n) n = parts.part[i].offset + parts.part[i].bytes;
         fmt_parts_fini(&parts);
-        CHECK(mem_grow((void **)&all, &cap, *bytes + n, 1) && mem_grow((void **)cuts, &cut_cap, *n_cuts + 2, sizeof **cuts));
+        CHECK(mem_grow((void **)&all, &cap, *bytes + n, 1) && mem_grow((void **)cuts, &cut_cap, *n_cuts + 2,
+                                                                       sizeof **cuts));
         memcpy(all + *bytes, one, n);
         (*cuts)[(*n_cuts)++] = *bytes;
         *bytes += n;
@@ -174,8 +178,10 @@ static void bench(const char *folder, const char *what, uint8_t *const *data, ui
         fmt_tape_close(t);
     }
     double ours = rate(bytes, best_wall), ours_idle = rate(bytes, best_half), lz4 = rate(bytes, best_lz4);
-    printf("%-12s %6.0f %6.0f %6.0f  %5.2f (%5.2f) %5.2f  %3.0f%% (%3.0f%%)  %5.2f %5.2f\n", what, (double)read_bytes / 1e6, (double)bytes / 1e6,
-           (double)compressed / 1e6, ours, ours_idle, lz4, 100 * ours / lz4, 100 * ours_idle / lz4, rate(read_bytes, best_half),
+    printf("%-12s %6.0f %6.0f %6.0f  %5.2f (%5.2f) %5.2f  %3.0f%% (%3.0f%%)  %5.2f %5.2f\n", what,
+           (double)read_bytes / 1e6, (double)bytes / 1e6,
+           (double)compressed / 1e6, ours, ours_idle, lz4, 100 * ours / lz4, 100 * ours_idle / lz4, rate(read_bytes,
+                                                                                                         best_half),
            rate(read_bytes, best_read));
     snprintf(path, sizeof path, "%s/bench-%s.payload", folder, what);
     FILE *f = fopen(path, "wb");
@@ -216,20 +222,22 @@ static void bench_ls(const char *path)
 /* A tape of small values, as a deep recording of many rounds makes. */
 static void make_large(const char *path, double gigabytes)
 {
-    enum { NAMES = 90, COLUMNS = 700 };
+    enum { NAMES = 90, COLUMNS = 700, SHIFTS = 4001 };
     fmt_tape_writer *w;
     err e;
     json_t *head = json_pack("{s:s}", "format", "sparktape");
-    uint8_t *p = make(&(value){ "x", FMT_DTYPE_BF16, COLUMNS, false }, 9);
+    uint8_t *p = make(&(value){ "x", FMT_DTYPE_BF16, 2 * COLUMNS, false }, 9);
     CHECK(fmt_tape_create(path, head, &w, &e) == ERR_OK);
     json_decref(head);
     for (int32_t r = 0; (double)fmt_tape_written_bytes(w) < gigabytes * 1e9; r++)
         for (int v = 0; v < NAMES; v++) {
             char name[32];
             snprintf(name, sizeof name, "s%d.value%d", v % 3, v / 3);
-            for (size_t i = 0; i < ROWS * COLUMNS; i += 16) put_u16(p + 2 * i, (uint16_t)(get_u16(p + 2 * i) + 1));
-            fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, p, 2, (int64_t[]){ ROWS, COLUMNS });
-            CHECK(fmt_tape_put(w, &(fmt_tape_key){ r, -1, 0, name }, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR, &e) == ERR_OK);
+            /* Another stretch of the noise each time: nothing for LZ4 to find from record to record. */
+            const uint8_t *at = p + 2 * ((size_t)(r * NAMES + v) * 1237 % SHIFTS);
+            fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, at, 2, (int64_t[]){ ROWS, COLUMNS });
+            CHECK(fmt_tape_put(w, &(fmt_tape_key){ r, -1, 0, name }, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR,
+                               &e) == ERR_OK);
         }
     CHECK(fmt_tape_finish(w, NULL, &e) == ERR_OK);
     free(p);
@@ -248,8 +256,8 @@ int main(int argc, char **argv)
     bench(folder, "f32", data, 1u << 6 | 1u << 7);
     bench(folder, "qdq", data, 1u << 2 | 1u << 3);
     bench(folder, "step", data, (1u << COUNT_OF(VALUES)) - 1);
-    printf("\nwritten, LZ4: transformed bytes; raw in, read: raw bytes. To check LZ4's figure: lz4 -b1 -i3 -B6 %s/bench-*.payload\n",
-           folder);
+    printf("\nwritten, LZ4: transformed bytes; raw in, read: raw bytes. To check LZ4's figure:\n"
+           "lz4 -b1 -i3 -B6 %s/bench-*.payload\n", folder);
     snprintf(path, sizeof path, "%s/bench.tape", folder);
     bench_ls(path);
     if (argc > 2) {

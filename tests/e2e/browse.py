@@ -192,11 +192,12 @@ def keys_answer_while_rounds_are_compared(p):
     live = Live(p, *tapes(p))
     live.wait_for('Rounds')
     worst = 0
-    for key in ['\x1b[B', '\x1b[B', '2', '1', 'o', '\r', 'h', 'w', 'q', 'q']:
+    for key in ['\x1b[B', '\x1bOB', '\x1b[F', '2', '1', 'o', '\r', '\x1b[F', 'w', 'h', '\t', 'q', '\x1b']:
         live.read(0.15)
         start, n = time.monotonic(), len(live.out)
         live.press(key)
-        while len(live.out) == n and time.monotonic() < start + 5:
+        while len(live.out) == n:
+            check(live.process.poll() is None and time.monotonic() < start + 5, f'{key!r} was not answered')
             live.read(0.002)
         worst = max(worst, time.monotonic() - start)
     print(f'      slowest answer {worst * 1000:.1f} ms')
@@ -205,6 +206,7 @@ def keys_answer_while_rounds_are_compared(p):
 
 
 lib.main([recorded_keys_print_the_final_screen, the_first_origin_is_the_one_that_diff_names,
-          a_reference_comes_back_to_its_element, one_tape_alone_and_a_replay_are_browsed, ascii_screens_are_ascii, what_is_wrong_is_named,
+          a_reference_comes_back_to_its_element, one_tape_alone_and_a_replay_are_browsed, ascii_screens_are_ascii,
+          what_is_wrong_is_named,
           live_keys_work_and_quitting_restores_the_terminal, a_signal_restores_the_terminal,
           stopping_and_coming_back_keeps_the_screen, a_resized_terminal_is_filled, keys_answer_while_rounds_are_compared])

@@ -1,167 +1,18 @@
-"""The engine against the oracle on shapes, weights and traffic that the presets do not have: shapes.py BINARY [long] [TEST ...]
+"""The engine against the oracle on shapes, weights and traffic that no preset has: shapes.py BINARY [long] [TEST ...]
 
 Every case is a checkpoint and a script made here from a seed; the oracle is generic in the config. What is demanded is what
-golden.py demands: mirror64 bit-equal to the oracle, every other arm and rank count equal in its drafts. `long` adds the cases that
-the registered test has no time for."""
-import json, os, shutil, sys
+golden.py demands: mirror64 bit-equal to the oracle, every other arm and rank count equal in its drafts. `long` adds the
+cases that the registered test has no time for."""
+import os, shutil, sys
 import numpy as np
 from golden import drafts_agree, same_as_oracle
-from lib import Product, as_float, check, golden, main, read
-from oracle import bf16_bits, bf16_f32, st_write
-
-CONFIG = dict(vocab_size=600, dim=128, moe_inter_dim=128, n_layers=40, n_mtp_layers=2, dspark_block_size=5,
-              dspark_noise_token_id=123, dspark_target_layer_ids=[37, 38, 39], dspark_markov_rank=16,
-              dspark_n_routed_experts=6, dspark_n_activated_experts=3, n_heads=4, score_func='sqrtsoftplus', route_scale=1.5,
-              swiglu_limit=10.0, q_lora_rank=64, head_dim=32, rope_head_dim=16, norm_eps=1e-20, o_groups=4, o_lora_rank=32,
-              window_size=16, rope_theta=10000, hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, dtype='fp8',
-              expert_dtype='fp4')
-TAPS_MAX = 280576.0
-
-
-# ---- checkpoints ----
-
-def bf16(a):
-    return ('BF16', bf16_bits(np.asarray(a, np.float32)))
-
-
-def f32(a):
-    return ('F32', np.asarray(a, np.float32))
-
-
-def put_fp8(t, g, name, n, k, std):
-    """Codes of either sign without NaN, scales around the one that gives the weights about std."""
-    codes = g.integers(0x20, 0x70, (n, k)) | g.integers(0, 2, (n, k)) << 7  # magnitudes 2^-3 .. 2^7, mostly near their middle
-    middle = int(round(np.log2(std / 20)))
-    t[name + '.weight'] = ('F8_E4M3', codes.astype(np.uint8))
-    t[name + '.scale'] = ('F8_E8M0', (g.integers(-1, 2, ((n + 31) // 32, (k + 31) // 32)) + middle + 127).astype(np.uint8))
-
-
-def put_fp4(t, g, name, n, k, std):
-    t[name + '.weight'] = ('I8', g.integers(0, 256, (n, k // 2)).astype(np.uint8))
-    middle = int(round(np.log2(std / 2.5)))
-    t[name + '.scale'] = ('F8_E8M0', (g.integers(-1, 2, (n, k // 32)) + middle + 127).astype(np.uint8))
-
-
-def put_stage(t, g, c, stage):
-    m, dim, inter, heads, hd = f'mtp.{stage}.', c['dim'], c['moe_inter_dim'], c['n_heads'], c['head_dim']
-    q, lora, experts, hc = c['q_lora_rank'], c['o_groups'] * c['o_lora_rank'], c['dspark_n_routed_experts'], c['hc_mult']
-    group = heads * hd // c['o_groups']
-    for name, n, k in (('wq_a', q, dim), ('wq_b', heads * hd, q), ('wkv', hd, dim), ('wo_a', lora, group), ('wo_b', dim, lora)):
-        put_fp8(t, g, m + 'attn.' + name, n, k, k ** -.5)
-    for name, n in (('attn.q_norm', q), ('attn.kv_norm', hd), ('attn_norm', dim), ('ffn_norm', dim)):
-        t[m + name + '.weight'] = bf16(1 + .2 * g.standard_normal(n))
-    t[m + 'attn.attn_sink'] = f32(g.standard_normal(heads))
-    t[m + 'ffn.gate.weight'] = bf16(g.standard_normal((experts, dim)) * dim ** -.5)
-    for name in ('bias', 'bias_vl'):
-        t[m + 'ffn.gate.' + name] = f32(.1 * g.standard_normal(experts))
-    for name, n, k in (('w1', inter, dim), ('w3', inter, dim), ('w2', dim, inter)):
-        std = (4 if k == dim else 1) * k ** -.5
-        for e in range(experts):
-            put_fp4(t, g, f'{m}ffn.experts.{e}.{name}', n, k, std)
-        put_fp8(t, g, f'{m}ffn.shared_experts.{name}', n, k, std)
-    for name in ('hc_attn', 'hc_ffn'):
-        mixes = (2 + hc) * hc
-        t[m + name + '_fn'] = f32(g.standard_normal((mixes, hc * dim)) * (hc * dim) ** -.5)
-        t[m + name + '_base'], t[m + name + '_scale'] = f32(.5 * g.standard_normal(mixes)), f32(.6 + .1 * g.standard_normal(3))
-
-
-def make_tensors(c, g):
-    t, dim, vocab, rank, last = {}, c['dim'], c['vocab_size'], c['dspark_markov_rank'], f'mtp.{c["n_mtp_layers"] - 1}.'
-    n_taps = len(c['dspark_target_layer_ids'])
-    t['embed.weight'], t['head.weight'] = bf16(g.standard_normal((vocab, dim))), bf16(.2 * g.standard_normal((vocab, dim)))
-    for stage in range(c['n_mtp_layers']):
-        put_stage(t, g, c, stage)
-    put_fp8(t, g, 'mtp.0.main_proj', dim, n_taps * dim, (n_taps * dim) ** -.5)
-    t['mtp.0.main_norm.weight'] = bf16(.05 + .01 * g.standard_normal(dim))
-    t[last + 'norm.weight'] = bf16(1 + .2 * g.standard_normal(dim))
-    t[last + 'markov_head.embed.weight'] = bf16(g.standard_normal((vocab, rank)))
-    t[last + 'markov_head.head.weight'] = bf16(.3 * g.standard_normal((vocab, rank)))
-    t[last + 'confidence_head.proj.weight'] = bf16(.05 * g.standard_normal((1, dim + rank)))
-    return t
-
-
-def write_checkpoint(folder, c, t):
-    os.makedirs(folder, exist_ok=True)
-    names = sorted(t)
-    shards = {'a.safetensors': names[::2], 'b.safetensors': names[1::2]}
-    for shard, part in shards.items():
-        st_write(os.path.join(folder, shard), {n: t[n] for n in part})
-    index = {'weight_map': {n: shard for shard, part in shards.items() for n in part}}
-    for name, content in (('config.json', c), ('model.safetensors.index.json', index)):
-        with open(os.path.join(folder, name), 'w') as f:
-            json.dump(content, f)
-
-
-# ---- traffic ----
-
-class Script:
-    """Rounds of a script; positions follow by themselves from a slot's first on."""
-
-    def __init__(self, c, g, taps=None):
-        self.c, self.g, self.t, self.next = c, g, {}, {}
-        self.width = c['dim'] * len(c['dspark_target_layer_ids'])
-        self.taps = taps or self.outliers
-        self.loud = g.choice(self.width, 4, replace=False)
-
-    def outliers(self, rows):
-        v = self.g.standard_normal((rows, self.width)) * 30
-        v[:, self.loud] *= 10 ** self.g.uniform(1, 3.9, 4)
-        return np.clip(v, -TAPS_MAX, TAPS_MAX)
-
-    def insert(self, r, slot, rows, at=None):
-        first = self.next.get(slot, 0) if at is None else at
-        self.t[f'round.{r}.insert.{slot}.taps'] = bf16(self.taps(rows))
-        self.t[f'round.{r}.insert.{slot}.pos'] = ('I32', np.arange(first, first + rows, dtype=np.int32))
-        self.next[slot] = first + rows
-
-    def draft(self, r, slots, n_out=None, anchors=None):
-        ints = lambda v: ('I32', np.array(v, np.int32))  # noqa: E731
-        self.t[f'round.{r}.draft.slots'] = ints(slots)
-        self.t[f'round.{r}.draft.anchor'] = ints(self.g.integers(0, self.c['vocab_size'], len(slots)) if anchors is None else anchors)
-        self.t[f'round.{r}.draft.pos'] = ints([self.next[s] - 1 for s in slots])
-        self.t[f'round.{r}.draft.n_out'] = ints([n_out or self.c['dspark_block_size']])
-
-    def write(self, path):
-        st_write(path, self.t, {'format': 'sparktape-script-1'})
-
-
-def edges(s):
-    """An almost empty window, one row short of full, exactly full, wrapped, and three slots of which one has a long prompt."""
-    w = s.c['window_size']
-    s.insert(0, 0, 1)
-    s.draft(0, [0])
-    if w > 2:
-        s.insert(1, 1, w - 1)
-        s.draft(1, [1, 0])
-        s.insert(2, 1, 1)
-    else:
-        s.insert(2, 1, w)
-    s.insert(2, 2, 3 * w // 2 + 7)
-    s.draft(2, [1, 2, 0], n_out=1)
-    s.insert(3, 1, 3)
-    s.insert(3, 0, 2)
-    s.draft(3, [0, 2, 1])
-
-
-def far(s):
-    """Prompts that start late, slots of large numbers in any order, numbers of rounds with gaps, rounds of one kind only."""
-    w, big = s.c['window_size'], 1000000
-    s.insert(3, big, w + 2, at=5000)
-    s.insert(3, 7, 2)
-    s.draft(3, [big, 7])
-    s.insert(8, 2, 1000)
-    s.insert(8, 0, w, at=300000 - w)
-    s.draft(21, [0, big, 2, 7])
-    s.draft(22, [7], n_out=2)
-    s.insert(40, 7, 3)
-    s.insert(1000, 7, 3 * w)
-    s.insert(1000, big, 1)
-    s.draft(1000, [2, 7, big, 0], anchors=[0, s.c['vocab_size'] - 1, s.c['dspark_noise_token_id'], 1])
-    s.draft(2000000000, [0])
+from lib import as_float, check, golden, main, read
+from shape_cases import CONFIGS, LONG_CONFIGS, LONG_WEIGHTS, TAPS, WEIGHTS, far, huge_taps, make
 
 
 # ---- holding a case ----
 
+FEW_RUNS = [('mirror', 1), ('native-packed', 2), ('native-expanded', 2)]
 RUNS = [('mirror', 1), ('native-packed', 1), ('native-expanded', 1), ('native-hybrid', 1), ('native-packed', 2),
         ('native-expanded', 2), ('native-hybrid', 2), ('native-packed', 4), ('native-expanded', 4)]
 
@@ -172,20 +23,6 @@ def record(p, folder, name, *options):
     p.ok('record', folder, '--script', f'{folder}/script.safetensors', '-o', tape, '--level', 'deep', *options)
     p.ok('export', tape, '-o', out)
     return read(out)[0]
-
-
-def make(folder, seed, config=None, weights=None, taps=None, traffic=edges):
-    """weights(c, t, g) may change the tensors before they are written; taps(g, rows, width) makes rows of taps."""
-    c, g = dict(CONFIG, **(config or {})), np.random.default_rng(seed)
-    shutil.rmtree(folder, ignore_errors=True)
-    t = make_tensors(c, g)
-    if weights:
-        weights(c, t, g)
-    write_checkpoint(folder, c, t)
-    script = Script(c, g, taps and (lambda rows: taps(g, rows, script.width)))
-    traffic(script)
-    script.write(f'{folder}/script.safetensors')
-    return c
 
 
 def same_bits(want, got, what):
@@ -203,15 +40,152 @@ def unequal(want, got, what):
             print(f'      {what}: {k}: {len(differ)} of {w.size} elements not bit-equal, first at {differ[0]}')
 
 
-def hold(p, folder, seed, tps=(1, 2), combine='exact', arms=True, **kw):
+def hold(p, folder, seed, tps=(1, 2), combine='exact', runs=FEW_RUNS, **kw):
     make(folder, seed, **kw)
     want = golden(folder, f'{folder}/script.safetensors', combine)
     got = record(p, folder, 'mirror64', '--arm', 'mirror64', '--combine', combine)
     same_as_oracle(want, got, f'{folder} mirror64')
     unequal(want, got, folder)
-    check(np.isfinite(as_float(want[next(k for k in want if k.endswith('head.logits'))])).all(), f'{folder}: logits are not finite')
-    for arm, tp in RUNS if arms else []:
+    logits = next(k for k in want if k.endswith('head.logits'))
+    check(np.isfinite(as_float(want[logits])).all(), f'{folder}: {logits} is not finite')
+    for arm, tp in runs:
         if tp in tps:
             name = f'{arm}-tp{tp}'
             drafts_agree(want, record(p, folder, name, '--arm', arm, '--tp', tp, '--combine', combine), f'{folder} {name}')
-    return want
+    shutil.rmtree(folder)  # what failed stays to be looked at
+
+
+def config_case(name, seed, tps, config):
+    return lambda p: hold(p, name, seed, tps=tps, config=config, runs=RUNS)
+
+
+def weights_case(name, seed, kw):
+    return lambda p: hold(p, name, seed, **kw)
+
+
+def taps_case(name, seed, taps):
+    # Blocked sums multiply in f32 before the scale: 3e38 leaves its range there, in float64 it does not.
+    return lambda p: hold(p, name, seed, taps=taps, runs=[] if taps is huge_taps else FEW_RUNS)
+
+
+# ---- ways of running that change no bit ----
+
+def late_prompts_and_odd_numbers_hold(p):
+    hold(p, 'far', 400, traffic=far, runs=RUNS)
+
+
+def fused_late_prompts_hold(p):
+    hold(p, 'far-fused', 401, traffic=far, combine='fused')
+
+
+def modes_and_threads_change_no_bit(p):
+    make('modes', 410, traffic=far)
+    for combine, arm, tp in (('exact', 'native-packed', 2), ('fused', 'native-expanded', 2), ('fused', 'mirror64', 1)):
+        options = ('--arm', arm, '--tp', tp, '--combine', combine)
+        want = record(p, 'modes', 'eager', *options)
+        for more in (('--mode', 'graph'), ('--threads', 1), ('--threads', 2), ('--threads', 3),
+                     ('--mode', 'graph', '--threads', 1)):
+            same_bits(want, record(p, 'modes', 'other', *options, *more), f'{arm} {more}')
+
+
+def f64_sums_make_packed_and_expanded_mirror64(p):
+    make('f64', 411)
+    want = record(p, 'f64', 'mirror64', '--arm', 'mirror64')
+    for arm in ('native-packed', 'native-hybrid', 'native-expanded'):
+        same_bits(want, record(p, 'f64', arm, '--arm', arm, '--acc', 'f64'), arm)
+
+
+def exports_come_back_as_the_tape(p):
+    """export, import, diff; the import replayed; the export run as a script."""
+    make('back', 412, traffic=far)
+    options = ('--arm', 'native-packed', '--tp', 2)
+    want = record(p, 'back', 'run', *options)
+    p.ok('import', 'back/run.safetensors', '-o', 'back/import.tape', '--identity-from', 'back/run.tape')
+    p.ok('diff', 'back/run.tape', 'back/import.tape')
+    p.ok('import', 'back/run.safetensors', '-o', 'back/unknown.tape')
+    p.ok('diff', 'back/run.tape', 'back/unknown.tape')
+    p.ok('export', 'back/unknown.tape', '-o', 'back/unknown.safetensors')
+    same_bits(want, read('back/unknown.safetensors')[0], 'export of the import')
+    p.ok('replay', 'back/import.tape', 'back', '-o', 'back/replay.tape')
+    p.ok('diff', 'back/run.tape', 'back/replay.tape')
+    os.replace('back/run.safetensors', 'back/script.safetensors')
+    same_bits(want, record(p, 'back', 'again', *options), 'the export as a script')
+
+
+def replays_give_the_tape(p):
+    make('replay', 413, traffic=far)
+    for arm, tp, combine in (('native-packed', 2, 'exact'), ('mirror64', 1, 'fused')):
+        record(p, 'replay', 'run', '--arm', arm, '--tp', tp, '--combine', combine)
+        for windows in 'AB':
+            p.ok('replay', 'replay/run.tape', 'replay', '--windows', windows, '-o', 'replay/again.tape')
+            p.ok('diff', 'replay/run.tape', 'replay/again.tape')
+        r = p.ok('diff', 'replay/run.tape', 'replay/run.tape', '--forced', '--model', 'replay')
+        check(r.stdout.startswith('SAME'), r.stdout[:200])
+
+
+def another_order_of_sums_is_seen(p):
+    """diff can say no: blocked sums are not float64 sums, free-running and forced."""
+    make('differs', 414)
+    record(p, 'differs', 'run', '--arm', 'mirror')
+    record(p, 'differs', 'other', '--arm', 'mirror64')
+    p.ok('diff', 'differs/run.tape', 'differs/other.tape', exits=(1,))
+    p.ok('diff', 'differs/run.tape', 'differs/other.tape', '--forced', '--model', 'differs', exits=(1,))
+
+
+def joined(parts, want):
+    """The ranks' parts put together as their shapes say."""
+    if len(parts) == 1 or all(x.tobytes() == parts[0].tobytes() for x in parts) and parts[0].shape == want.shape:
+        return parts[0]
+    for axis in range(want.ndim):
+        others_fit = all(np.delete(x.shape, axis).tolist() == np.delete(want.shape, axis).tolist() for x in parts)
+        if others_fit and sum(x.shape[axis] for x in parts) == want.shape[axis]:
+            return np.concatenate(parts, axis)
+    return sum(parts[1:], parts[0])
+
+
+def parts_of_ranks_join(p):
+    for tp, config in ((2, {}), (4, dict(vocab_size=1000))):
+        make('parts', 415, config=config)
+        want = record(p, 'parts', 'run', '--arm', 'native-packed', '--tp', tp)
+        p.ok('export', 'parts/run.tape', '-o', 'parts/ranks.safetensors', '--per-rank')
+        ranks = read('parts/ranks.safetensors')[0]
+        cut = 0
+        for k, (dtype, w) in want.items():
+            parts = [ranks[x][1] for x in (f'{k}.rank{r}' for r in range(tp)) if x in ranks] or [ranks[k][1]]
+            cut += len(parts) > 1 and parts[0].shape != w.shape
+            check(joined(parts, w).tobytes() == w.tobytes(), f'{tp} ranks: {k} is not its parts joined')
+        check(cut > 0, 'no value was cut')
+
+
+def numpy_reads_every_export(p):
+    make('numpy', 416)
+    want = record(p, 'numpy', 'run', '--arm', 'mirror')
+    shutil.rmtree('numpy/folder', ignore_errors=True)
+    p.ok('export', 'numpy/run.tape', '-o', 'numpy/run.npz')
+    p.ok('export', 'numpy/run.tape', '-o', 'numpy/folder')
+    z = np.load('numpy/run.npz')
+    for k, (dtype, w) in want.items():
+        for what, got in (('npz', z[k]), ('folder', np.load(f'numpy/folder/{k}.npy'))):
+            check(got.shape == w.shape and got.dtype == w.dtype and got.tobytes() == w.tobytes(), f'{what}: {k} differs')
+
+
+def named(name, function):
+    function.__name__ = name
+    return function
+
+
+def cases(configs, weights, taps, seed):
+    return ([named(n, config_case(n, seed + i, *c)) for i, (n, c) in enumerate(configs.items())] +
+            [named(n, weights_case(n, seed + 100 + i, kw)) for i, (n, kw) in enumerate(weights.items())] +
+            [named(n, taps_case(n, seed + 200 + i, f)) for i, (n, f) in enumerate(taps.items())])
+
+
+if __name__ == '__main__':
+    tests = cases(CONFIGS, WEIGHTS, TAPS, 1000) + [
+        late_prompts_and_odd_numbers_hold, fused_late_prompts_hold, modes_and_threads_change_no_bit,
+        f64_sums_make_packed_and_expanded_mirror64, exports_come_back_as_the_tape, replays_give_the_tape,
+        another_order_of_sums_is_seen, parts_of_ranks_join, numpy_reads_every_export]
+    if 'long' in sys.argv[2:]:
+        sys.argv.remove('long')
+        tests += cases(LONG_CONFIGS, LONG_WEIGHTS, {}, 2000)
+    main(tests)

@@ -303,6 +303,24 @@ static void a_receipt_line_of_another_form_is_refused_by_number(void **state)
     }
 }
 
+static void a_receipt_that_is_no_file_is_refused(void **state)
+{
+    (void)state;
+    static const char *const BAD[] = { "no-receipt", "m", "/dev/zero" };
+    eng_weights *w = weights();
+    eng_scan s;
+    err e = { 0 };
+    assert_int_equal(eng_scan_open(w, false, true, &s, &e), ERR_OK);
+    for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
+        int32_t checked, absent;
+        eng_difference d;
+        assert_int_equal(eng_receipt_check(BAD[i], w, &s, true, &checked, &absent, &d, &e), ERR_INPUT);
+        assert_non_null(strstr(e.msg, BAD[i]));
+    }
+    eng_scan_close(&s);
+    eng_weights_close(w);
+}
+
 /* ---- exports ---- */
 
 static fmt_safetensors *export(const eng_export_options *o, const char *path)
@@ -388,6 +406,7 @@ int main(void)
         cmocka_unit_test(a_file_that_is_no_manifest_is_refused),
         cmocka_unit_test(a_receipt_must_list_every_shard_with_its_hash),
         cmocka_unit_test(a_receipt_line_of_another_form_is_refused_by_number),
+        cmocka_unit_test(a_receipt_that_is_no_file_is_refused),
         cmocka_unit_test(official_bytes_come_out_as_they_are),
         cmocka_unit_test(decoded_shares_are_cuts_of_the_decoded_whole),
         cmocka_unit_test(a_pattern_that_matches_nothing_is_refused),

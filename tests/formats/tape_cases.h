@@ -48,15 +48,18 @@ static inline void *case_data(fmt_dtype d, uint64_t elems, case_kind kind, uint6
     uint8_t *p = calloc(elems + 1, size);
     for (uint64_t i = 0; i < elems && kind != CASE_ZERO; i++) {
         uint64_t w = case_word(seed, i);
-        if (kind != CASE_SPECIAL && d == FMT_DTYPE_F32) { float f = case_float(seed, i); memcpy(p + 4 * i, &f, 4); continue; }
-        if (kind != CASE_SPECIAL && d == FMT_DTYPE_BF16) { put_u16(p + 2 * i, bf16_from_f32(case_float(seed, i))); continue; }
+        if (kind != CASE_SPECIAL && d == FMT_DTYPE_F32) { float f = case_float(seed, i); memcpy(p + 4 * i, &f,
+                                                                                                4); continue; }
+        if (kind != CASE_SPECIAL && d == FMT_DTYPE_BF16) { put_u16(p + 2 * i, bf16_from_f32(case_float(seed,
+                                                                                                       i))); continue; }
         if (kind != CASE_SPECIAL) w &= 0xff;
         memcpy(p + size * i, &w, size);
     }
     for (uint64_t g = 0; kind == CASE_QDQ && g < elems / 32; g++) {
         bf16 x[32];
         uint8_t codes[32], scale;
-        for (int i = 0; i < 32; i++) x[i] = bf16_from_f32(case_float(seed, 32 * g + (uint64_t)i) * ldexpf(1, (int)(g % 40) - 20));
+        float scaled = ldexpf(1, (int)(g % 40) - 20);
+        for (int i = 0; i < 32; i++) x[i] = bf16_from_f32(case_float(seed, 32 * g + (uint64_t)i) * scaled);
         fmt_qdq_encode(x, codes, &scale);
         for (int i = 0; i < 32; i++) put_u16(p + 64 * g + 2 * i, fmt_qdq_decode(codes[i], scale));
     }
@@ -84,7 +87,8 @@ static inline char *case_path(const char *folder, const char *name, char buf[128
     return buf;
 }
 
-static inline json_t *case_head(void) { return json_pack("{s:s, s:{s:s}}", "format", "sparktape", "identity", "arm", "mirror"); }
+static inline json_t *case_head(void) { return json_pack("{s:s, s:{s:s}}", "format", "sparktape", "identity", "arm",
+                                                         "mirror"); }
 
 /* A small tape with every tier and transform: n_rounds rounds of values on 2 ranks, each round flushed. */
 static inline fmt_tape_writer *case_write(const char *path, int n_rounds, uint64_t seed)
@@ -96,17 +100,21 @@ static inline fmt_tape_writer *case_write(const char *path, int n_rounds, uint64
     for (int r = 0; r < n_rounds; r++) {
         uint64_t s = seed + 100 * (uint64_t)r;
         int64_t shape[2] = { 4, 64 };
-        uint8_t *qdq = case_data(FMT_DTYPE_BF16, 256, CASE_QDQ, s), *noise = case_data(FMT_DTYPE_BF16, 256, CASE_NOISE, s + 1);
-        uint8_t *other = case_data(FMT_DTYPE_BF16, 256, CASE_NOISE, s + 1), *f32 = case_data(FMT_DTYPE_F32, 256, CASE_NOISE, s + 2);
+        uint8_t *qdq = case_data(FMT_DTYPE_BF16, 256, CASE_QDQ, s), *noise = case_data(FMT_DTYPE_BF16, 256, CASE_NOISE,
+                                                                                       s + 1);
+        uint8_t *other = case_data(FMT_DTYPE_BF16, 256, CASE_NOISE, s + 1), *f32 = case_data(FMT_DTYPE_F32, 256,
+                                                                                             CASE_NOISE, s + 2);
         uint8_t *ids = case_data(FMT_DTYPE_I32, 20, CASE_NOISE, s + 3);
         other[40] ^= 1;
         fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, qdq, 2, shape);
         fmt_tape_key key = { r, 0, 0, "s0.main_kv" };
         OK(fmt_tape_put(w, &key, &t, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR, e));
         key = (fmt_tape_key){ r, FMT_TAPE_NO_SLOT, 0, "s0.attn_out" };
-        OK(fmt_tape_put_ranks(w, &key, &t, (const void *const[]){ noise, noise }, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR, e));
+        OK(fmt_tape_put_ranks(w, &key, &t, (const void *const[]){ noise, noise }, FMT_PLACE_REPLICATED, 0, 2,
+                              FMT_TIER_TENSOR, e));
         key.name = "s1.attn_out"; /* differs a little between the ranks */
-        OK(fmt_tape_put_ranks(w, &key, &t, (const void *const[]){ noise, other }, FMT_PLACE_PARTIAL, 0, 2, FMT_TIER_TENSOR, e));
+        OK(fmt_tape_put_ranks(w, &key, &t, (const void *const[]){ noise, other }, FMT_PLACE_PARTIAL, 0, 2, FMT_TIER_TENSOR,
+                              e));
         t = fmt_tensor_make(FMT_DTYPE_F32, f32, 2, shape);
         key = (fmt_tape_key){ r, FMT_TAPE_NO_SLOT, 1, "head.logits" };
         OK(fmt_tape_put(w, &key, &t, FMT_PLACE_SHARDED, 1, 2, FMT_TIER_TENSOR, e));
@@ -116,7 +124,8 @@ static inline fmt_tape_writer *case_write(const char *path, int n_rounds, uint64
         OK(fmt_tape_put_event(w, r, event, e));
         json_decref(event);
         t = fmt_tensor_make(FMT_DTYPE_I32, ids, 2, (int64_t[]){ 4, 5 });
-        OK(fmt_tape_put(w, &(fmt_tape_key){ r, FMT_TAPE_NO_SLOT, FMT_TAPE_NO_RANK, "drafts" }, &t, FMT_PLACE_REPLICATED, 0, 1,
+        OK(fmt_tape_put(w, &(fmt_tape_key){ r, FMT_TAPE_NO_SLOT, FMT_TAPE_NO_RANK, "drafts" }, &t, FMT_PLACE_REPLICATED, 0,
+                        1,
                         FMT_TIER_TENSOR, e));
         OK(fmt_tape_flush(w, e));
         free(qdq); free(noise); free(other); free(f32); free(ids);

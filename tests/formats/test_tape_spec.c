@@ -84,7 +84,8 @@ static void a_stranger_reads_the_tape_from_the_spec_alone(void **state)
 {
     (void)state;
     fmt_tape_writer *w = case_write(path, 3, 1);
-    uint8_t *big = case_data(FMT_DTYPE_BF16, 301 * 1000, CASE_NOISE, 5), *qdq = case_data(FMT_DTYPE_BF16, 32 * 1000, CASE_QDQ, 6);
+    uint8_t *big = case_data(FMT_DTYPE_BF16, 301 * 1000, CASE_NOISE, 5), *qdq = case_data(FMT_DTYPE_BF16, 32 * 1000,
+                                                                                          CASE_QDQ, 6);
     fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, big, 2, (int64_t[]){ 301, 1000 });
     OK(fmt_tape_put(w, &(fmt_tape_key){ 3, 0, 0, "of.two.parts" }, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR, e));
     t = fmt_tensor_make(FMT_DTYPE_BF16, qdq, 2, (int64_t[]){ 32, 1000 });

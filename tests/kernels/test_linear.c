@@ -123,7 +123,7 @@ static problem make(krn_wformat f, int32_t N, int32_t K, int32_t T, x_kind xk, s
         }
     for (size_t i = 0; i < scale_bytes; i++) p.scale[i] = make_scale(sk, i, hash(seed + 1, i));
     for (size_t i = 0; i < n_x; i++) p.x[i] = make_x(xk, hash(seed + 2, i));
-    p.w = (krn_weight){ f, N, K, p.data, row, scaled ? p.scale : NULL, scaled ? scale_row : 0 };
+    p.w = (krn_weight){ f, N, K, p.data, row, scaled ? p.scale : NULL, scaled ? scale_row : 0, 0 };
     return p;
 }
 
@@ -159,7 +159,7 @@ static float code_value(const krn_weight *w, int32_t n, int32_t k)
 }
 static float weight_scale(const krn_weight *w, int32_t n, int32_t k)
 {
-    if (w->format == KRN_W_FP8) return scale_value(w->scale[n / 32 * w->scale_row_bytes + k / 32]);
+    if (w->format == KRN_W_FP8) return scale_value(w->scale[(w->scale_row0 + n) / 32 * w->scale_row_bytes + k / 32]);
     if (w->format == KRN_W_FP4) return scale_value(w->scale[n * w->scale_row_bytes + k / 32]);
     return 1.0f;
 }
@@ -505,7 +505,8 @@ static void a_slice_computes_what_its_part_of_the_whole_does(void **state)
 {
     (void)state;
     const struct { int32_t n0, n, k0, k; } CUTS[] = {
-        { 0, 100, 0, 320 }, { 32, 64, 0, 320 }, { 64, 36, 96, 32 }, { 32, 7, 160, 160 }
+        { 0, 100, 0, 320 }, { 32, 64, 0, 320 }, { 64, 36, 96, 32 }, { 32, 7, 160, 160 },
+        { 16, 48, 0, 320 }, { 63, 33, 32, 64 } /* FP8: from the middle of a row of scales */
     };
     for (krn_wformat f = KRN_W_FP8; f <= KRN_W_F32; f++)
         for (size_t i = 0; i < COUNT_OF(CUTS); i++) {

@@ -75,12 +75,13 @@ static int64_t count_made(const fmt_tape *t)
 
 static void every_recorded_value_is_made_again_bit_for_bit(void **state)
 {
-    static const struct { const char *arm; const char *mode; } RUNS[] = {
-        { "native-packed", "eager" }, { "native-expanded", "eager" }, { "mirror64", "graph" },
+    static const struct { const char *arm; int tp; const char *mode; } RUNS[] = {
+        { "native-packed", 1, "eager" }, { "native-expanded", 1, "eager" }, { "mirror64", 1, "graph" },
+        { "native-packed", 2, "eager" }, { "native-expanded", 2, "graph" }, /* sums in the ranks' parts */
     };
     (void)state;
     for (size_t i = 0; i < COUNT_OF(RUNS); i++) {
-        eng_options o = run_options(RUNS[i].arm, 1, RUNS[i].mode);
+        eng_options o = run_options(RUNS[i].arm, RUNS[i].tp, RUNS[i].mode);
         fmt_tape *t = record("own.tape", &o, ENG_LEVEL_DEEP);
         outcome out = run_forced(t, &o);
         assert_int_equal(out.n, count_made(t));

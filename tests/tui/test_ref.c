@@ -27,7 +27,8 @@ static void anything_else_is_refused(void **state)
 {
     (void)state;
     static const char *const BAD[] = { "", "x", "-1", "3/", "3/x", "3/-/", "3/-/a[", "3/-/a[]", "3/-/a[1", "3/-/a[1]x",
-                                       "3/-/a@1", "99999999999", "3/-/a[1,2,3,4,5,6,7,8,9]", "3/-/a[99999999999999999999]" };
+                                       "3/-/a@1", "99999999999", "3/-/a[1,2,3,4,5,6,7,8,9]",
+                                       "3/-/a[99999999999999999999]" };
     tui_ref r;
     for (size_t i = 0; i < COUNT_OF(BAD); i++) REFUSED(tui_ref_parse(BAD[i], &r, e), ERR_ARG, BAD[i]);
 }

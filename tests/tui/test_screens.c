@@ -107,6 +107,7 @@ static void keys_move_as_the_help_says(void **state)
     assert_has("o Enter [", true, "Value  round 0 slot 0");
     assert_has("o Enter [", true, "s0.attn_out");
     assert_has("o Enter q q", true, "sparktape  Rounds");
+    assert_has("o Enter Esc Esc Esc Esc", true, "sparktape  Rounds");
     assert_has("o Enter", true, " [3, 95]  A ");
     assert_has("o Enter Home e", true, " [3, 95]  A ");
     assert_has("o Enter e", true, " [4, 39]  A ");
