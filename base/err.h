@@ -37,6 +37,10 @@ typedef struct err {
 
 #define MUST_USE __attribute__((warn_unused_result))
 
+#ifdef __cplusplus /* the CUDA launchers report through the same type */
+extern "C" {
+#endif
+
 /* Sets *e (NULL allowed) and returns code. Control characters from input are shown as '?'. */
 err_code err_set(err *e, err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Puts "context: " in front of e's message; returns e->code. e must hold an error. */
@@ -44,6 +48,10 @@ err_code err_wrap(err *e, const char *fmt, ...) __attribute__((format(printf, 2,
 const char *err_name(err_code code);   /* "FORMAT" */
 const char *err_text(err_code code);   /* "damaged, or not this format" */
 int err_exit_status(err_code code);    /* 0, 2, 3, 4 or 5 */
+
+#ifdef __cplusplus
+}
+#endif
 
 /* Passes an error on where nothing has to be undone. */
 #define TRY(call)                            \

@@ -2,10 +2,11 @@
 add_library(flags INTERFACE)
 target_include_directories(flags INTERFACE ${PROJECT_SOURCE_DIR})
 # Sums are written out in the order they are meant; the compiler may not fuse or reorder them.
-target_compile_options(flags INTERFACE -ffp-contract=off -fno-math-errno -Wall -Wextra -Wshadow -Wstrict-prototypes
-                       -Wmissing-prototypes -Wno-missing-field-initializers -fno-common)
+set(c_flags -ffp-contract=off -fno-math-errno -fno-common -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+            -Wno-missing-field-initializers)
+target_compile_options(flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${c_flags}>")
 if(SPARKTAPE_WERROR)
-  target_compile_options(flags INTERFACE -Werror)
+  target_compile_options(flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Werror>)
 endif()
 target_compile_definitions(flags INTERFACE _GNU_SOURCE SPARKTAPE_VERSION="${PROJECT_VERSION}")
 if(SPARKTAPE_SANITIZE)
@@ -15,7 +16,7 @@ endif()
 if(SPARKTAPE_OPENMP)
   target_link_libraries(flags INTERFACE OpenMP::OpenMP_C)
 else()
-  target_compile_options(flags INTERFACE -Wno-unknown-pragmas)
+  target_compile_options(flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Wno-unknown-pragmas>)
 endif()
 target_link_libraries(flags INTERFACE Threads::Threads m)
 

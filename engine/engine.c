@@ -54,16 +54,12 @@ struct eng_engine {
 
 typedef struct worker { eng_engine *g; int32_t rank; } worker;
 
-static int32_t threads_per_rank(const eng_options *o)
-{
-    int32_t all = o->threads > 0 ? o->threads : cpu_count();
-    return all / o->n_ranks > 0 ? all / o->n_ranks : 1;
-}
-
+/* The calling thread's share of the threads: an OpenMP setting of that thread alone. */
 static void use_threads(const eng_options *o)
 {
 #ifdef _OPENMP
-    omp_set_num_threads(threads_per_rank(o));
+    int32_t all = o->threads > 0 ? o->threads : cpu_count();
+    omp_set_num_threads(all / o->n_ranks > 0 ? all / o->n_ranks : 1);
 #else
     (void)o;
 #endif

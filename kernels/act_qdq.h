@@ -12,12 +12,25 @@
  * NaN       a NaN stays in its own element; amax is taken over the others. Signed zeros keep their sign
  * Aliasing  y may be x with ldy == ldx; no other overlap
  * Rows      each group depends on its own 32 elements alone
- * Threads   rows are shared out when there is enough work; the bits do not depend on it */
+ * Threads   rows are shared out when there is enough work; the bits do not depend on it
+ * Graph     krn_act_qdq: one launch on stream, no sync, no allocation, no host read; x and y are device memory.
+ *           ERR_ARG for shapes outside the contract, ERR_DEVICE for a refused launch */
 #ifndef KERNELS_ACT_QDQ_H
 #define KERNELS_ACT_QDQ_H
 
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 void krn_act_qdq_ref(const bf16 *x, int64_t ldx, bf16 *y, int64_t ldy, int32_t rows, int32_t cols);
+MUST_USE err_code krn_act_qdq(const bf16 *x, int64_t ldx, bf16 *y, int64_t ldy, int32_t rows, int32_t cols, krn_stream stream,
+                              err *e);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
