@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const cli_option COMMON[] = {
@@ -46,6 +47,8 @@ static err_code store(const cli_option *o, void *base, const char *value, err *e
         *(bool *)at = true;
         return ERR_OK;
     case CLI_STR:
+    case CLI_IN:
+    case CLI_OUT:
         *(const char **)at = value;
         return ERR_OK;
     case CLI_INT:
@@ -58,6 +61,44 @@ static err_code store(const cli_option *o, void *base, const char *value, err *e
         l->item[l->count++] = value;
         return ERR_OK;
     }
+    }
+    return ERR_OK;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b) { return a->st_dev == b->st_dev && a->st_ino == b->st_ino; }
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+err_code cli_keep_off(const char *what, const char *out, const char *in, err *e)
+{
+    struct stat o, i, folder;
+    if (stat(out, &o) != 0 || stat(in, &i) != 0) return ERR_OK; /* nothing to destroy, or reported by whoever opens it */
+    if (same_file(&o, &i) && !S_ISDIR(o.st_mode)) return err_set(e, ERR_ARG, "%s: %s is an input of this command", what, out);
+    if (!S_ISDIR(i.st_mode) || S_ISDIR(o.st_mode) || !(ends_with(out, ".safetensors") || ends_with(out, ".json"))) return ERR_OK;
+    char parent[4096];
+    const char *slash = strrchr(out, '/');
+    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - out) : 1, slash ? out : ".");
+    if (stat(parent[0] ? parent : "/", &folder) == 0 && same_file(&folder, &i))
+        return err_set(e, ERR_ARG, "%s: %s belongs to the input %s", what, out, in);
+    return ERR_OK;
+}
+
+/* Every CLI_OUT against every argument and every CLI_IN of the command. */
+static err_code keep_off_inputs(const cli_command *self, const void *opts, const cli_args *args, err *e)
+{
+    for (int o = 0; o < self->n_options; o++) {
+        const cli_option *to = &self->options[o];
+        const char *out = to->type == CLI_OUT ? *(const char *const *)((const char *)opts + to->offset) : NULL;
+        for (int i = 0; out && i < args->count; i++) TRY(cli_keep_off(to->name, out, args->item[i], e));
+        for (int i = 0; out && i < self->n_options; i++) {
+            const cli_option *from = &self->options[i];
+            const char *in = from->type == CLI_IN ? *(const char *const *)((const char *)opts + from->offset) : NULL;
+            if (in) TRY(cli_keep_off(to->name, out, in, e));
+        }
     }
     return ERR_OK;
 }
@@ -112,7 +153,7 @@ err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, c
     if (args->count < lo || args->count > hi)
         return err_set(e, ERR_ARG, "found %d arguments, wanted %s, see sparktape %s --help", args->count,
                        self->args[0] ? self->args : "none", self->name);
-    return ERR_OK;
+    return keep_off_inputs(self, opts, args, e);
 }
 
 static void help_row(const cli_option *o)

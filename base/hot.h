@@ -1,6 +1,6 @@
 /* The step's promise: nothing allocates between hot_begin and hot_end.
  *
- * Test builds wrap malloc and friends (tests/alloc_guard.c) and count every call made by a thread that is
+ * Test builds wrap malloc and friends (tests/support/alloc_guard.c) and count every call made by a thread that is
  * inside a hot section; release builds pay one thread-local increment. Sections nest. */
 #ifndef BASE_HOT_H
 #define BASE_HOT_H

@@ -4,10 +4,10 @@
 typedef struct import_words { const char *out, *map, *identity_from; } import_words;
 
 static const cli_option OPTIONS[] = {
-    { "-o", "T.tape", "the tape to write", CLI_STR, offsetof(import_words, out) },
-    { "--map", "FILE", "JSON object: {\"their.name\": \"round.0.s0.attn_out\", ...}", CLI_STR,
+    { "-o", "T.tape", "the tape to write", CLI_OUT, offsetof(import_words, out) },
+    { "--map", "FILE", "JSON object: {\"their.name\": \"round.0.s0.attn_out\", ...}", CLI_IN,
       offsetof(import_words, map) },
-    { "--identity-from", "T.tape", "take identity, config and level from this tape (default: unknown)", CLI_STR,
+    { "--identity-from", "T.tape", "take identity, config and level from this tape (default: unknown)", CLI_IN,
       offsetof(import_words, identity_from) },
 };
 
@@ -18,10 +18,17 @@ static err_code report(const cli_common *common, const char *in, const char *out
     if (!common->json) {
         printf("%s: %llu values in %llu rounds, %.1f MB\n", out, (unsigned long long)r->n_values,
                (unsigned long long)r->n_rounds, (double)r->bytes / 1e6);
+        if (r->n_narrowed)
+            printf("%llu of them were in a wider dtype and are stored in their own, no value changed\n",
+                   (unsigned long long)r->n_narrowed);
+        if (r->n_other_dtype)
+            printf("%llu of them keep another dtype than their name has: its own cannot hold their values\n",
+                   (unsigned long long)r->n_other_dtype);
         return ERR_OK;
     }
-    json_t *line = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I}", "schema", 1, "from", in, "path", out, "values",
-                             (json_int_t)r->n_values, "rounds", (json_int_t)r->n_rounds, "bytes", (json_int_t)r->bytes);
+    json_t *line = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "schema", 1, "from", in, "path", out, "values",
+                             (json_int_t)r->n_values, "rounds", (json_int_t)r->n_rounds, "bytes", (json_int_t)r->bytes,
+                             "narrowed", (json_int_t)r->n_narrowed, "other_dtype", (json_int_t)r->n_other_dtype);
     if (!line) return err_set(e, ERR_NOMEM, "no memory for the report");
     err_code rc = fmt_json_print(stdout, line, e);
     json_decref(line);

@@ -11,8 +11,8 @@ typedef struct record_words {
 } record_words;
 
 static const cli_option OPTIONS[] = {
-    { "--script", "S", "the rounds to run (a script, or an export)", CLI_STR, offsetof(record_words, script) },
-    { "-o", "T.tape", "the tape to write (default: the script's name with .tape, here)", CLI_STR,
+    { "--script", "S", "the rounds to run (a script, or an export)", CLI_IN, offsetof(record_words, script) },
+    { "-o", "T.tape", "the tape to write (default: the script's name with .tape, here)", CLI_OUT,
       offsetof(record_words, out) },
     { "--arm", "ARM", "see sparktape arms (default: native-packed)", CLI_STR, offsetof(record_words, run.arm) },
     { "--backend", "NAME", "cpu (default) or cuda", CLI_STR, offsetof(record_words, run.backend) },

@@ -4,6 +4,6 @@
 
 #include "base/cli.h"
 
-extern const cli_command CMD_RECORD, CMD_EXPORT, CMD_IMPORT;
+extern const cli_command CMD_RECORD, CMD_SHOW, CMD_EXPORT, CMD_IMPORT;
 
 #endif

@@ -127,14 +127,15 @@ static void set_text(json_t *meta, const char *key, const json_t *text)
 }
 
 /* NULL: no memory. */
-static json_t *metadata_of(const fmt_tape *t)
+static json_t *metadata_of(const fmt_tape *t, const char *pattern)
 {
     const json_t *head = fmt_tape_head(t), *identity = json_object_get(head, "identity"), *value;
     const char *key;
     json_t *meta = json_object();
     json_object_foreach((json_t *)(uintptr_t)json_object_get(head, "imported"), key, value) set_text(meta, key, value);
     json_object_set_new(meta, "format", json_string("sparktape-export-1"));
-    set_text(meta, "level", json_object_get(head, "level"));
+    if (pattern) json_object_set_new(meta, "pattern", json_string(pattern)); /* a selection is no level */
+    else set_text(meta, "level", json_object_get(head, "level"));
     set_text(meta, "combine", json_object_get(identity, "combine"));
     const char *checkpoint = json_string_value(json_object_get(identity, "checkpoint"));
     if (checkpoint && strcmp(checkpoint, "unknown") != 0) {
@@ -296,7 +297,7 @@ static err_code check_names(const exporter *x, err *e)
 
 static err_code write_all(exporter *x, const char *path, err *e)
 {
-    json_t *meta = metadata_of(x->t);
+    json_t *meta = metadata_of(x->t, x->o->pattern);
     if (!meta) return err_set(e, ERR_NOMEM, "%s: no memory for the metadata", path);
     sink s;
     progress p;

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "capture/joined.h"
+#include "capture/narrow.h"
 
 /* A tensor under the name it gets on the tape. */
 typedef struct item {
@@ -78,18 +79,37 @@ static json_t *head_of(const fmt_safetensors *f, const fmt_tape *origin)
     return head;
 }
 
+/* Puts one value, in the dtype that its name has where that loses nothing; else as it is, and counted. */
+static err_code put_one(fmt_tape_writer *w, const item *it, cap_import_result *out, err *e)
+{
+    const fmt_tape_key key = { it->round, it->slot, FMT_TAPE_NO_RANK, it->name };
+    fmt_tensor t = it->from->tensor;
+    fmt_dtype wanted;
+    void *narrowed = NULL;
+    if (cap_name_dtype(it->name, &wanted) && wanted != t.dtype) {
+        narrowed = mem_alloc_aligned((size_t)fmt_tensor_elems(&t), fmt_dtype_bytes(wanted));
+        if (!narrowed) return err_set(e, ERR_NOMEM, "tensor %s: no memory for its copy", it->from->name);
+        if (cap_narrow(&t, wanted, narrowed) == 0) {
+            t.dtype = wanted;
+            t.data = narrowed;
+            out->n_narrowed++;
+        } else {
+            out->n_other_dtype++;
+        }
+    }
+    err_code rc = fmt_tape_put(w, &key, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR, e);
+    free(narrowed);
+    return rc == ERR_OK ? rc : err_wrap(e, "tensor %s", it->from->name);
+}
+
 static err_code put_all(fmt_tape_writer *w, const item *list, size_t n, bool quiet, cap_import_result *out, err *e)
 {
     progress p;
     err_code rc = ERR_OK;
     progress_begin(&p, "importing", n, quiet);
     for (size_t i = 0; i < n && rc == ERR_OK; i++) {
-        const fmt_tape_key key = { list[i].round, list[i].slot, FMT_TAPE_NO_RANK, list[i].name };
-        rc = fmt_tape_put(w, &key, &list[i].from->tensor, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR, e);
-        if (rc != ERR_OK) {
-            err_wrap(e, "tensor %s", list[i].from->name);
-            break;
-        }
+        rc = put_one(w, &list[i], out, e);
+        if (rc != ERR_OK) break;
         progress_add(&p, 1);
         out->n_values++;
         out->bytes += list[i].from->bytes;

@@ -11,7 +11,11 @@ typedef struct cap_import_options {
     bool quiet;
 } cap_import_options;
 
-typedef struct cap_import_result { uint64_t n_values, n_rounds, bytes; } cap_import_result;
+typedef struct cap_import_result {
+    uint64_t n_values, n_rounds, bytes;
+    uint64_t n_narrowed;    /* values stored in their name's own dtype, without loss (capture/narrow.h) */
+    uint64_t n_other_dtype; /* values kept in another dtype, because their name's own cannot hold them */
+} cap_import_result;
 
 /* Writes every tensor of f to a tape, in the order a recorder would: whatever the values are. Its metadata goes to the head
  * ("imported"). ERR_INPUT names a tensor whose name is no export name, or two tensors of one value; metadata that a head

@@ -23,22 +23,28 @@ void cap_value_fini(cap_value *v);
 
 /* The distinct (round, slot, name) of a tape in writing order, ranks folded: what export, diff and the browser walk. */
 typedef struct cap_names cap_names;
-typedef struct cap_name { int32_t round, slot; const char *name; size_t first_record; } cap_name;
+typedef struct cap_name {
+    int32_t round, slot;
+    const char *name;
+    uint32_t first_record;
+    int32_t order; /* cap_name_order(name) */
+} cap_name;
 MUST_USE err_code cap_names_make(const fmt_tape *t, cap_names **out, err *e);
 void cap_names_free(cap_names *n); /* NULL is a no-op */
 size_t cap_names_count(const cap_names *n);
 const cap_name *cap_names_at(const cap_names *n, size_t i);
 int64_t cap_names_find(const cap_names *n, int32_t round, int32_t slot, const char *name); /* -1: none */
 
-/* Export names (spec/taps.md): "round.{r}.insert.{slot}.{value}", "round.{r}.{value}", "round.{r}.window.{slot}.s{k}",
+/* Export names (docs/values.md): "round.{r}.insert.{slot}.{value}", "round.{r}.{value}", "round.{r}.window.{slot}.s{k}",
  * "round.{r}.draft.{slots|anchor|pos|n_out}". In a tape: insert values have the slot; windows are "s{k}.window" with the
  * slot; draft inputs are "draft.slots", "draft.anchor", "draft.pos", "draft.n_out" without slot. */
 enum { CAP_EXPORT_NAME = 192 }; /* the longest value name, two numbers, the fixed words and ".rank{r}" */
 void cap_export_name(int32_t round, int32_t slot, const char *name, char out[CAP_EXPORT_NAME]);
 /* The way back, for exactly the names that cap_export_name makes. false: not such a name. name_out: FMT_TAPE_NAME_BYTES. */
 bool cap_export_parse(const char *export_name, int32_t *round, int32_t *slot, char *name_out);
-/* Where a value stands among those of its round and slot in program order; names that spec/taps.md does not list come
+/* Where a value stands among those of its round and slot in program order; names that docs/values.md does not list come
  * last, all alike. Draft inputs come before windows, windows before the draft step's values. */
 int32_t cap_name_order(const char *name);
+enum { CAP_ORDER_DRAFT = 1 << 16 }; /* the first order of the draft step; smaller ones are an insert's */
 
 #endif

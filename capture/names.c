@@ -28,7 +28,7 @@ static bool is_window(const char *name, int32_t *k)
     return staged(name, k, &rest) && strcmp(rest, "window") == 0;
 }
 
-/* The order of spec/taps.md, which is the program's. */
+/* The order of docs/values.md, which is the program's. */
 static const char *const INSERT_ORDER[] = { "taps", "pos", "main_x" };
 static const char *const DRAFT_INPUTS[] = { "draft.slots", "draft.anchor", "draft.pos", "draft.n_out" };
 static const char *const DRAFT_FIRST[] = { "ids", "block_pos", "x0" };
@@ -54,7 +54,7 @@ static int32_t place_in(const char *const *list, size_t n, const char *name)
 int32_t cap_name_order(const char *name)
 {
     /* Sections of a round, each wide enough for its names and every stage. */
-    enum { STAGES = INT16_MAX + 1, KVS = 16, INPUTS = KVS + STAGES, WINDOWS = INPUTS + 16, FIRST = WINDOWS + STAGES,
+    enum { STAGES = INT16_MAX + 1, KVS = 16, INPUTS = CAP_ORDER_DRAFT, WINDOWS = INPUTS + 16, FIRST = WINDOWS + STAGES,
            STAGED = FIRST + 16, HEAD = STAGED + 64 * STAGES, UNKNOWN = HEAD + 64 };
     int32_t i, k;
     const char *rest;
@@ -131,33 +131,58 @@ struct cap_names {
     size_t count, capacity;
     uint32_t *bucket; /* index into name + 1, 0: free; a power of two, at most half full */
     size_t mask;
+    size_t window; /* less one: a round's names lie within so many buckets, so that walking a round stays in the cache */
 };
 
 static size_t bucket_of(const cap_names *n, int32_t round, int32_t slot, const char *name)
 {
-    uint64_t h = 0xcbf29ce484222325u ^ ((uint64_t)(uint32_t)round << 32 | (uint32_t)slot); /* FNV-1a */
-    h *= 0x100000001b3u;
+    uint64_t h = 0xcbf29ce484222325u ^ (uint32_t)slot, start = (uint32_t)round * 0x9e3779b97f4a7c15u; /* FNV-1a */
     for (const char *p = name; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
-    h ^= h >> 32;
-    for (size_t i = (size_t)h & n->mask;; i = (i + 1) & n->mask) {
+    h = (h ^ h >> 32) * 0x9e3779b97f4a7c15u;
+    for (size_t i = ((size_t)(start >> 32) + ((size_t)(h >> 32) & n->window)) & n->mask;; i = (i + 1) & n->mask) {
         if (n->bucket[i] == 0) return i;
         const cap_name *at = &n->name[n->bucket[i] - 1];
         if (at->round == round && at->slot == slot && strcmp(at->name, name) == 0) return i;
     }
 }
 
+/* Orders by name: a tape keeps one pointer for a name, so few are worked out. A miss costs time only. */
+enum { ORDERS_KNOWN = 1024 };
+typedef struct known_order { const char *name; int32_t order; } known_order;
+
+static int32_t order_of(known_order known[ORDERS_KNOWN], const char *name)
+{
+    known_order *k = &known[(uintptr_t)name / 16 % ORDERS_KNOWN];
+    if (k->name != name) *k = (known_order){ name, cap_name_order(name) };
+    return k->order;
+}
+
+static size_t largest_round(const fmt_tape *t)
+{
+    const int32_t *rounds;
+    size_t first, n, largest = 0;
+    for (size_t i = fmt_tape_rounds(t, &rounds); i > 0; i--) {
+        fmt_tape_round_span(t, rounds[i - 1], &first, &n);
+        if (n > largest) largest = n;
+    }
+    return largest;
+}
+
 err_code cap_names_make(const fmt_tape *t, cap_names **out, err *e)
 {
     *out = NULL;
-    size_t n_records = fmt_tape_count(t), n_buckets = 16;
+    known_order known[ORDERS_KNOWN] = { 0 };
+    size_t n_records = fmt_tape_count(t), n_buckets = 16, window = 16, largest = largest_round(t);
     while (n_buckets < n_records * 2) n_buckets *= 2;
+    while (window < largest * 4) window *= 2;
     cap_names *n = mem_alloc(1, sizeof *n);
     if (n) {
         n->mask = n_buckets - 1;
+        n->window = window - 1;
         n->name = mem_alloc(n_records + 1, sizeof *n->name);
         n->bucket = mem_alloc(n_buckets, sizeof *n->bucket);
     }
-    if (!n || !n->name || !n->bucket || n_records >= UINT32_MAX) {
+    if (!n || !n->name || !n->bucket || n_records > INT32_MAX) {
         cap_names_free(n);
         return err_set(e, ERR_NOMEM, "%s: no memory for the names of %zu records", fmt_tape_path(t), n_records);
     }
@@ -166,7 +191,7 @@ err_code cap_names_make(const fmt_tape *t, cap_names **out, err *e)
         fmt_tape_at(t, i, &r);
         size_t at = bucket_of(n, r.key.round, r.key.slot, r.key.name);
         if (n->bucket[at] != 0) continue;
-        n->name[n->count++] = (cap_name){ r.key.round, r.key.slot, r.key.name, i };
+        n->name[n->count++] = (cap_name){ r.key.round, r.key.slot, r.key.name, (uint32_t)i, order_of(known, r.key.name) };
         n->bucket[at] = (uint32_t)n->count;
     }
     *out = n;

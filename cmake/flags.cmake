@@ -20,9 +20,13 @@ else()
 endif()
 target_link_libraries(flags INTERFACE Threads::Threads m)
 
-# sparktape_library(NAME SOURCES ... LINKS ...): one folder, one static library.
+# sparktape_library(NAME SOURCES ... LINKS ...): one folder, one static library. Its layer check links the whole of it with
+# nothing but what LINKS names, so that a call to the right does not build.
 function(sparktape_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PUBLIC ${arg_LINKS} flags)
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/layer_check.c "int main(void) { return 0; }\n")
+  add_executable(layer_${name} ${CMAKE_CURRENT_BINARY_DIR}/layer_check.c)
+  target_link_libraries(layer_${name} PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${name}>" flags)
 endfunction()

@@ -41,21 +41,23 @@ static err_code open_parts(eng_bench *b, err *e)
     return b->masked && b->part ? ERR_OK : err_set(e, ERR_NOMEM, "bench: no memory");
 }
 
-static err_code open_bench(const eng_weights *w, const eng_options *o, eng_step_kind kind, int32_t rows, int32_t batch, int32_t n_out,
-                           eng_bench *b, err *e)
+static err_code open_bench(const eng_weights *w, const eng_options *o, eng_step_kind kind, int32_t rows, int32_t batch,
+                           int32_t n_out, eng_bench *b, err *e)
 {
     const eng_config *c = eng_weights_config(w);
     TRY(eng_cut_check(c, o->n_ranks, e));
     b->n_ranks = o->n_ranks;
     TRY(eng_program_make(c, kind, 1, o->combine, &b->program, e));
-    TRY(eng_rank_weights_open(w, 0, 1, o->arm->experts == ENG_REP_BF16, o->arm->dense == ENG_REP_BF16, true, &b->weights, e));
+    TRY(eng_rank_weights_open(w, 0, 1, o->arm->experts == ENG_REP_BF16, o->arm->dense == ENG_REP_BF16, true, &b->weights,
+                              e));
     size_t ring = (size_t)c->window * (size_t)c->head_dim;
     b->rope_freq = mem_alloc((size_t)c->rope_dim / 2, sizeof *b->rope_freq);
     b->rings = mem_alloc_aligned((size_t)batch * (size_t)c->n_stages * ring, sizeof *b->rings);
     b->forced = mem_alloc((size_t)batch * (size_t)n_out, sizeof *b->forced);
     if (!b->rope_freq || !b->rings || !b->forced) return err_set(e, ERR_NOMEM, "bench: no memory");
     krn_rope_freqs(c->rope_theta, c->rope_dim, b->rope_freq);
-    TRY(eng_step_init(&b->step, b->program, b->weights, o->acc, 0, 1, NULL, b->rope_freq, rows, batch, ENG_LEVEL_HIDDEN, e));
+    TRY(eng_step_init(&b->step, b->program, b->weights, o->acc, 0, 1, NULL, b->rope_freq, rows, batch,
+                      ENG_LEVEL_HIDDEN, e));
     b->step.x = eng_extents_of(c, rows, batch, n_out);
     for (int32_t i = 0; i < batch; i++)
         for (int32_t k = 0; k < c->n_stages; k++)
@@ -63,8 +65,8 @@ static err_code open_bench(const eng_weights *w, const eng_options *o, eng_step_
     return open_parts(b, e);
 }
 
-err_code eng_bench_open(const eng_weights *w, const eng_options *o, eng_step_kind step, int32_t rows, int32_t batch, int32_t n_out,
-                        eng_bench **out, err *e)
+err_code eng_bench_open(const eng_weights *w, const eng_options *o, eng_step_kind step, int32_t rows, int32_t batch,
+                        int32_t n_out, eng_bench **out, err *e)
 {
     *out = NULL;
     if (rows < 1 || batch < 1 || batch > ENG_BATCH_MAX || n_out < 1 || n_out > eng_weights_config(w)->block)
@@ -118,7 +120,8 @@ void eng_bench_force_drafts(eng_bench *b, const int32_t *drafts)
 }
 
 /* Runs an op whose sum is cut, once per rank with the other ranks' columns of the input zeroed, and adds the results as the
- * ranks do. Zeros add nothing to a sum that starts at +0, and a cut falls on whole groups, so a rank's part has its own bits. */
+ * ranks do. Zeros add nothing to a sum that starts at +0, and a cut falls on whole groups, so a rank's part has its own
+ * bits. */
 static err_code run_in_parts(eng_bench *b, int32_t i, eng_wid wid, err *e)
 {
     const eng_program *p = b->program;

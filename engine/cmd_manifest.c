@@ -10,7 +10,7 @@
 typedef struct manifest_options { const char *out; } manifest_options;
 
 static const cli_option MANIFEST_OPTIONS[] = {
-    { "-o", "FILE", "write the manifest here (default: one line on stdout)", CLI_STR, offsetof(manifest_options, out) },
+    { "-o", "FILE", "write the manifest here (default: one line on stdout)", CLI_OUT, offsetof(manifest_options, out) },
 };
 
 static err_code run_manifest(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
@@ -36,8 +36,7 @@ static err_code run_manifest(const cli_command *self, int argc, char **argv, int
         rc = fmt_json_write(o.out, j, e);
     else
         rc = fmt_json_print(stdout, j, e);
-    if (rc == ERR_OK && o.out && !common.quiet)
-        fprintf(stderr, "%s: %zu tensors, %.1f MiB\n", o.out, scan.n, (double)scan.bytes / 0x1p20);
+    if (rc == ERR_OK && o.out) rc = cmd_print_written(o.out, scan.n, scan.bytes, common.json, e);
 out:
     json_decref(j);
     eng_scan_close(&scan);
@@ -53,8 +52,8 @@ const cli_command CMD_MANIFEST = { "manifest", "MODEL", "every tensor: format, b
 typedef struct verify_options { const char *receipt, *manifest; } verify_options;
 
 static const cli_option VERIFY_OPTIONS[] = {
-    { "--receipt", "FILE", "lines \"sha256  shard\", as sha256sum prints", CLI_STR, offsetof(verify_options, receipt) },
-    { "--manifest", "FILE", "what `sparktape manifest` wrote", CLI_STR, offsetof(verify_options, manifest) },
+    { "--receipt", "FILE", "lines \"sha256  shard\", as sha256sum prints", CLI_IN, offsetof(verify_options, receipt) },
+    { "--manifest", "FILE", "what `sparktape manifest` wrote", CLI_IN, offsetof(verify_options, manifest) },
 };
 
 enum { CHECKS_MAX = 4 };
@@ -167,7 +166,7 @@ static err_code run_verify(const cli_command *self, int argc, char **argv, int *
     return rc;
 }
 
-const cli_command CMD_VERIFY = { "verify", "MODEL", "check a checkpoint: inventory, values, and a receipt or manifest",
+const cli_command CMD_VERIFY = { "verify", "MODEL", "checks a checkpoint: inventory, values, and a receipt or manifest",
                                  VERIFY_OPTIONS, sizeof VERIFY_OPTIONS / sizeof *VERIFY_OPTIONS, run_verify };
 
 /* ---- identity ---- */

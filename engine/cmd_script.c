@@ -8,7 +8,7 @@ typedef struct script_options {
 } script_options;
 
 static const cli_option OPTIONS[] = {
-    { "--model", "MODEL", "checkpoint folder; only its config.json is read", CLI_STR, offsetof(script_options, model) },
+    { "--model", "MODEL", "checkpoint folder; only its config.json is read", CLI_IN, offsetof(script_options, model) },
     { "--rounds", "N", "rounds (default: 6)", CLI_INT, offsetof(script_options, rounds) },
     { "--slots", "S", "requests; up to four are drafted a round (default: 4)", CLI_INT, offsetof(script_options, slots) },
     { "--seed", "N", "the same seed gives the same bytes (default: 1)", CLI_INT, offsetof(script_options, seed) },
@@ -23,6 +23,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     TRY(cli_parse(self, argc, argv, &o, &common, &args, e));
     if (common.help) { cli_help(self); return ERR_OK; }
     if (!o.model) return err_set(e, ERR_ARG, "--model: found nothing, wanted a checkpoint folder");
+    TRY(cli_keep_off("OUT", args.item[0], o.model, e));
     cmd_use_threads(&common);
     eng_config config;
     TRY(eng_config_read(o.model, &config, e));
@@ -42,5 +43,5 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     return rc;
 }
 
-const cli_command CMD_SCRIPT = { "script", "OUT", "write synthetic traffic for a checkpoint", OPTIONS,
+const cli_command CMD_SCRIPT = { "script", "OUT", "writes synthetic traffic for a checkpoint", OPTIONS,
                                  sizeof OPTIONS / sizeof *OPTIONS, run };

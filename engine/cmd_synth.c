@@ -58,5 +58,5 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     return rc;
 }
 
-const cli_command CMD_SYNTH = { "synth", "MODEL", "write a synthetic checkpoint in the official names and formats",
+const cli_command CMD_SYNTH = { "synth", "MODEL", "writes a synthetic checkpoint in the official names and formats",
                                 OPTIONS, sizeof OPTIONS / sizeof *OPTIONS, run };

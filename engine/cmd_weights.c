@@ -13,7 +13,7 @@ typedef struct weights_options {
 static const cli_option OPTIONS[] = {
     { "--decode", NULL, "FP4 and FP8 as BF16 [out, in], exact", CLI_FLAG, offsetof(weights_options, decode) },
     { "--rank", "R/N", "what rank R of N holds", CLI_STR, offsetof(weights_options, rank) },
-    { "-o", "FILE", "write a safetensors file instead of a list", CLI_STR, offsetof(weights_options, out) },
+    { "-o", "FILE", "write a safetensors file instead of a list", CLI_OUT, offsetof(weights_options, out) },
 };
 
 /* "R/N"; NULL is 0/1. */
@@ -148,7 +148,11 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     rc = eng_export_select(w, &choice, &items, &n, e);
     if (rc != ERR_OK) goto out;
     rc = o.out ? eng_export_write(w, &choice, items, n, o.out, common.quiet, e) : list(w, items, n, &common, e);
-    if (rc == ERR_OK && o.out && !common.quiet) fprintf(stderr, "%s: %zu tensors\n", o.out, n);
+    if (rc == ERR_OK && o.out) {
+        uint64_t bytes = 0;
+        for (size_t i = 0; i < n; i++) bytes += eng_export_bytes(&items[i]);
+        rc = cmd_print_written(o.out, n, bytes, common.json, e);
+    }
 out:
     free(items);
     eng_weights_close(w);
@@ -156,5 +160,5 @@ out:
 }
 
 const cli_command CMD_WEIGHTS = { "weights", "MODEL [PATTERN]",
-                                  "list tensors, or export official, rank's or decoded values", OPTIONS,
+                                  "lists tensors, or exports official, a rank's or decoded values", OPTIONS,
                                   sizeof OPTIONS / sizeof *OPTIONS, run };

@@ -63,7 +63,8 @@ static err_code barrier(eng_comm *c, int32_t rank, const char *op, err *e)
     while (!c->failed && c->generation == mine)
         if (pthread_cond_timedwait(&c->turned, &c->lock, &at) != 0 && c->generation == mine) {
             char why[96];
-            snprintf(why, sizeof why, "%d of %d ranks arrived within %.1f s", c->arrived, c->n_ranks, (double)c->deadline_ns * 1e-9);
+            snprintf(why, sizeof why, "%d of %d ranks arrived within %.1f s", c->arrived, c->n_ranks,
+                     (double)c->deadline_ns * 1e-9);
             fail_locked(c, rank, op, why);
         }
     err_code rc = c->failed ? err_set(e, ERR_COMM, "collective: %s", c->why) : ERR_OK;

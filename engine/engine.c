@@ -77,7 +77,8 @@ static void run_rank(eng_engine *g, int32_t rank)
     rank_state *r = &g->rank[rank];
     r->e = (err){ 0 };
     err_code rc = g->o.mode == ENG_MODE_EAGER
-                      ? eng_step_eager(s, t->first_op, s->program->n_ops - 1, t->tap, t->slot, t->row0, t->rows_total, &r->e)
+                      ? eng_step_eager(s, t->first_op, s->program->n_ops - 1, t->tap, t->slot, t->row0, t->rows_total,
+                                       &r->e)
                       : eng_step_planned(s, t->first_op, g->retain, t->tap, t->slot, t->row0, t->rows_total, &r->e);
     if (rc != ERR_OK && g->comm) eng_comm_give_up(g->comm, rank, r->e.msg);
 }
@@ -131,11 +132,12 @@ static err_code open_rank(eng_engine *g, int32_t rank, bool quiet, err *e)
     const eng_config *c = &g->config;
     bool experts = g->o.arm->experts == ENG_REP_BF16, dense = g->o.arm->dense == ENG_REP_BF16;
     TRY(eng_rank_weights_open(g->files, rank, g->o.n_ranks, experts, dense, quiet, &r->weights, e));
-    TRY(eng_step_init(&r->insert, g->program[ENG_STEP_INSERT], r->weights, g->o.acc, rank, g->o.n_ranks, g->comm, g->rope_freq,
-                      ENG_INSERT_ROWS_MAX, 1, g->retain, e));
-    TRY(eng_step_init(&r->draft, g->program[ENG_STEP_DRAFT], r->weights, g->o.acc, rank, g->o.n_ranks, g->comm, g->rope_freq,
-                      c->block * ENG_BATCH_MAX, ENG_BATCH_MAX, g->retain, e));
-    r->rings = mem_alloc_aligned((size_t)g->n_slots * (size_t)c->n_stages * (size_t)c->window * (size_t)c->head_dim, sizeof(bf16));
+    TRY(eng_step_init(&r->insert, g->program[ENG_STEP_INSERT], r->weights, g->o.acc, rank, g->o.n_ranks, g->comm,
+                      g->rope_freq, ENG_INSERT_ROWS_MAX, 1, g->retain, e));
+    TRY(eng_step_init(&r->draft, g->program[ENG_STEP_DRAFT], r->weights, g->o.acc, rank, g->o.n_ranks, g->comm,
+                      g->rope_freq, c->block * ENG_BATCH_MAX, ENG_BATCH_MAX, g->retain, e));
+    size_t window_elems = (size_t)c->window * (size_t)c->head_dim;
+    r->rings = mem_alloc_aligned((size_t)g->n_slots * (size_t)c->n_stages * window_elems, sizeof(bf16));
     if (!r->rings) return err_set(e, ERR_NOMEM, "engine: no memory for the windows of %d slots", g->n_slots);
     return ERR_OK;
 }
@@ -172,7 +174,8 @@ static err_code open_all(eng_engine *g, bool quiet, err *e)
     return start_threads(g, e);
 }
 
-err_code eng_open(const eng_weights *w, const eng_options *o, int32_t n_slots, eng_level retain, bool quiet, eng_engine **out, err *e)
+err_code eng_open(const eng_weights *w, const eng_options *o, int32_t n_slots, eng_level retain, bool quiet,
+                  eng_engine **out, err *e)
 {
     *out = NULL;
     const eng_config *c = eng_weights_config(w);
@@ -236,8 +239,10 @@ static bf16 *ring_of(const eng_engine *g, int32_t rank, int32_t slot, int32_t st
 static err_code check_slot(const eng_engine *g, int32_t slot, err *e)
 {
     if (g->failed.code != ERR_OK) {
-        *e = g->failed;
-        return err_wrap(e, "engine stopped by an earlier failure");
+        err earlier = g->failed;
+        err_wrap(&earlier, "engine stopped by an earlier failure");
+        if (e) *e = earlier;
+        return earlier.code;
     }
     if (slot < 0 || slot >= g->n_slots)
         return err_set(e, ERR_INPUT, "slot %d: wanted 0 to %d", slot, g->n_slots - 1);
@@ -298,13 +303,14 @@ static err_code insert_rows(eng_engine *g, int32_t slot, const char *at, const b
     return ERR_OK;
 }
 
-err_code eng_insert(eng_engine *g, int32_t slot, const bf16 *taps, const int32_t *pos, int32_t rows, const eng_tap *tap, err *e)
+err_code eng_insert(eng_engine *g, int32_t slot, const bf16 *taps, const int32_t *pos, int32_t rows, const eng_tap *tap,
+                    err *e)
 {
     return insert_rows(g, slot, "taps", taps, (int64_t)g->config.n_taps * g->config.dim, 0, pos, rows, tap, e);
 }
 
-err_code eng_insert_main_x(eng_engine *g, int32_t slot, const bf16 *main_x, const int32_t *pos, int32_t rows, const eng_tap *tap,
-                           err *e)
+err_code eng_insert_main_x(eng_engine *g, int32_t slot, const bf16 *main_x, const int32_t *pos, int32_t rows,
+                           const eng_tap *tap, err *e)
 {
     const eng_program *p = g->program[ENG_STEP_INSERT];
     int32_t made_by = p->value[eng_program_find_value(p, "main_x")].producer;
@@ -313,8 +319,8 @@ err_code eng_insert_main_x(eng_engine *g, int32_t slot, const bf16 *main_x, cons
 
 /* ---- draft ---- */
 
-static err_code check_draft(const eng_engine *g, int32_t batch, const int32_t *slots, const int32_t *anchors, const int32_t *pos,
-                            int32_t n_out, err *e)
+static err_code check_draft(const eng_engine *g, int32_t batch, const int32_t *slots, const int32_t *anchors,
+                            const int32_t *pos, int32_t n_out, err *e)
 {
     const eng_config *c = &g->config;
     if (batch < 1 || batch > ENG_BATCH_MAX)
@@ -328,16 +334,18 @@ static err_code check_draft(const eng_engine *g, int32_t batch, const int32_t *s
         if (anchors[b] < 0 || anchors[b] >= c->vocab)
             return err_set(e, ERR_INPUT, "slot %d: anchor %d, wanted 0 to %d", slots[b], anchors[b], c->vocab - 1);
         if (s->last < 0) return err_set(e, ERR_INPUT, "slot %d: draft before any insert", slots[b]);
-        if (pos[b] != s->last) return err_set(e, ERR_INPUT, "slot %d: draft at %d, wanted the last inserted %d", slots[b], pos[b], s->last);
+        if (pos[b] != s->last)
+            return err_set(e, ERR_INPUT, "slot %d: draft at %d, wanted the last inserted %d", slots[b], pos[b], s->last);
         int32_t needs = pos[b] - c->window + 1 > 0 ? pos[b] - c->window + 1 : 0;
         if (s->first > needs)
-            return err_set(e, ERR_INPUT, "slot %d: draft at %d needs rows from %d, the slot begins at %d", slots[b], pos[b], needs, s->first);
+            return err_set(e, ERR_INPUT, "slot %d: draft at %d needs rows from %d, the slot begins at %d", slots[b], pos[b],
+                           needs, s->first);
     }
     return ERR_OK;
 }
 
-err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, const int32_t *anchors, const int32_t *pos, int32_t n_out,
-                   int32_t *drafts, float *confidence, const eng_tap *tap, err *e)
+err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, const int32_t *anchors, const int32_t *pos,
+                   int32_t n_out, int32_t *drafts, float *confidence, const eng_tap *tap, err *e)
 {
     TRY(check_draft(g, batch, slots, anchors, pos, n_out, e));
     const eng_program *p = g->program[ENG_STEP_DRAFT];
@@ -380,7 +388,8 @@ int32_t eng_slot_last(const eng_engine *g, int32_t slot) { return g->slots[slot]
 uint64_t eng_owned_bytes(const eng_engine *g)
 {
     const eng_config *c = &g->config;
-    uint64_t ring = (uint64_t)g->n_slots * (uint64_t)c->n_stages * (uint64_t)c->window * (uint64_t)c->head_dim * sizeof(bf16);
+    uint64_t window_bytes = (uint64_t)c->window * (uint64_t)c->head_dim * sizeof(bf16);
+    uint64_t ring = (uint64_t)g->n_slots * (uint64_t)c->n_stages * window_bytes;
     uint64_t n = 0;
     for (int32_t r = 0; r < g->o.n_ranks; r++)
         n += ring + eng_step_bytes(&g->rank[r].insert) + eng_step_bytes(&g->rank[r].draft) +

@@ -13,8 +13,8 @@ enum { ENG_BATCH_MAX = 4, ENG_INSERT_ROWS_MAX = 128 /* larger inserts run in buc
 
 typedef struct eng_engine eng_engine;
 
-/* Opens an arm over w (borrowed until close). n_slots: how many requests may hold a window. retain: in graph mode, the level up
- * to which values are kept until the step ends; eager shows every value. ERR_ARG (rank count), ERR_NOMEM. */
+/* Opens an arm over w (borrowed until close). n_slots: how many requests may hold a window. retain: in graph mode, the
+ * level up to which values are kept until the step ends; eager shows every value. ERR_ARG (rank count), ERR_NOMEM. */
 MUST_USE err_code eng_open(const eng_weights *w, const eng_options *o, int32_t n_slots, eng_level retain, bool quiet,
                            eng_engine **out, err *e);
 void eng_close(eng_engine *g); /* NULL is a no-op */
@@ -36,7 +36,8 @@ MUST_USE err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, 
                             int32_t n_out, int32_t *drafts, float *confidence, const eng_tap *tap, err *e);
 /* Forgets a slot's window and positions. */
 void eng_release(eng_engine *g, int32_t slot);
-/* Rows 0 .. min(W, p+1)-1 of a slot's ring in physical order, rank 0's copy: data valid until the next call that changes the slot. */
+/* Rows 0 .. min(W, p+1)-1 of a slot's ring in physical order, rank 0's copy: data valid until the next call that changes
+ * the slot. */
 fmt_tensor eng_window(const eng_engine *g, int32_t slot, int32_t stage);
 int32_t eng_slot_last(const eng_engine *g, int32_t slot); /* last inserted position, -1: none */
 
@@ -44,24 +45,24 @@ int32_t eng_slot_last(const eng_engine *g, int32_t slot); /* last inserted posit
 uint64_t eng_owned_bytes(const eng_engine *g);
 
 /* ---- one op alone (forced comparison, certificate, reducer) ---- */
-/* A bench of values for one program, whole values on one rank: the caller sets recorded inputs, runs ops [first, last], reads
- * the outputs. With o->n_ranks above 1 the sums that ranks cut between them are made per rank and added as the ranks do;
- * only the fused combine, which adds before the ranks meet, starts from whole values all the same. extents as for the step;
- * for attention the slots' rings are set with eng_bench_ring. */
+/* A bench of values for one program, whole values on one rank: the caller sets recorded inputs, runs ops [first, last],
+ * reads the outputs. With o->n_ranks above 1 the sums that ranks cut between them are made per rank and added as the
+ * ranks do; only the fused combine, which adds before the ranks meet, starts from whole values all the same. extents as
+ * for the step; for attention the slots' rings are set with eng_bench_ring. */
 typedef struct eng_bench eng_bench;
-MUST_USE err_code eng_bench_open(const eng_weights *w, const eng_options *o, eng_step_kind step, int32_t rows, int32_t batch,
-                                 int32_t n_out, eng_bench **out, err *e);
+MUST_USE err_code eng_bench_open(const eng_weights *w, const eng_options *o, eng_step_kind step, int32_t rows,
+                                 int32_t batch, int32_t n_out, eng_bench **out, err *e);
 void eng_bench_close(eng_bench *b);
 const eng_program *eng_bench_program(const eng_bench *b);
 /* The buffer of a value, whole shape; written to set an input, read to get an output. */
 void *eng_bench_value(eng_bench *b, int32_t value);
 /* Ring of batch entry i and stage (draft), or of the one slot (insert, i = 0): [window, head_dim] bf16, zero at open. */
 bf16 *eng_bench_ring(eng_bench *b, int32_t i, int32_t stage);
-/* The step's own inputs: insert pos [rows] (anchors NULL); draft: the slots' last positions [batch] and anchors [batch]. Fills the
- * values "pos", or "draft.pos" and "draft.anchor". */
+/* The step's own inputs: insert pos [rows] (anchors NULL); draft: the slots' last positions [batch] and anchors [batch].
+ * Fills the values "pos", or "draft.pos" and "draft.anchor". */
 void eng_bench_positions(eng_bench *b, const int32_t *pos, const int32_t *anchors);
-/* Teacher forcing of the Markov op: the token before position i is drafts[b][i-1] as given ([batch, n_out], copied), not its own
- * choice. NULL: free-running again. */
+/* Teacher forcing of the Markov op: the token before position i is drafts[b][i-1] as given ([batch, n_out], copied), not
+ * its own choice. NULL: free-running again. */
 void eng_bench_force_drafts(eng_bench *b, const int32_t *drafts);
 MUST_USE err_code eng_bench_run(eng_bench *b, int32_t first_op, int32_t last_op, err *e);
 

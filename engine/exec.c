@@ -3,11 +3,13 @@
 #include "base/hot.h"
 #include "base/mem.h"
 
-err_code eng_step_init(eng_step *s, const eng_program *p, const eng_rank_weights *w, krn_acc acc, int32_t rank, int32_t n_ranks,
-                       eng_comm *comm, const float *rope_freq, int32_t rows_max, int32_t batch_max, eng_level retain, err *e)
+err_code eng_step_init(eng_step *s, const eng_program *p, const eng_rank_weights *w, krn_acc acc, int32_t rank,
+                       int32_t n_ranks, eng_comm *comm, const float *rope_freq, int32_t rows_max, int32_t batch_max,
+                       eng_level retain, err *e)
 {
     const eng_config *c = &p->config;
-    *s = (eng_step){ .program = p, .weights = w, .acc = acc, .rank = rank, .n_ranks = n_ranks, .comm = comm, .rope_freq = rope_freq };
+    *s = (eng_step){ .program = p, .weights = w, .acc = acc, .rank = rank, .n_ranks = n_ranks, .comm = comm,
+                     .rope_freq = rope_freq };
     s->x = eng_extents_of(c, rows_max, batch_max, c->block);
     TRY(eng_plan_make(p, &s->x, rank, n_ranks, retain, &s->plan, e));
     s->arena = mem_alloc_aligned(s->plan.bytes, 1);
@@ -51,8 +53,8 @@ static void show(const eng_step *s, int32_t v, const eng_tap *tap, int32_t slot,
 
 static bool shown(const eng_value *v) { return v->level <= ENG_LEVEL_DEEP && !v->state; }
 
-err_code eng_step_eager(eng_step *s, int32_t first, int32_t last, const eng_tap *tap, int32_t slot, int32_t row0, int32_t rows_total,
-                        err *e)
+err_code eng_step_eager(eng_step *s, int32_t first, int32_t last, const eng_tap *tap, int32_t slot, int32_t row0,
+                        int32_t rows_total, err *e)
 {
     err_code rc = ERR_OK;
     for (int32_t i = first; i <= last && rc == ERR_OK; i++) {

@@ -45,7 +45,10 @@ static err_code op_block_ids(eng_step *s, const eng_op *op, err *e)
     return ERR_OK;
 }
 
-static const bf16 *embedding(const krn_weight *w, int32_t id) { return (const bf16 *)((const uint8_t *)w->data + id * w->row_bytes); }
+static const bf16 *embedding(const krn_weight *w, int32_t id)
+{
+    return (const bf16 *)((const uint8_t *)w->data + id * w->row_bytes);
+}
 
 static err_code op_embed(eng_step *s, const eng_op *op, err *e)
 {
@@ -90,7 +93,8 @@ static err_code op_rmsnorm(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
     int32_t n = width(s, op->in[0]);
-    krn_rmsnorm_ref(in(s, op, 0), n, weight(s, op, 0)->data, out(s, op, 0), n, rows(s), n, (float)config(s)->norm_eps, s->acc);
+    krn_rmsnorm_ref(in(s, op, 0), n, weight(s, op, 0)->data, out(s, op, 0), n, rows(s), n, (float)config(s)->norm_eps,
+                    s->acc);
     return ERR_OK;
 }
 
@@ -110,7 +114,8 @@ static err_code op_mixes(eng_step *s, const eng_op *op, err *e)
     (void)e;
     const eng_config *c = config(s);
     krn_mhc_mixes_ref(in(s, op, 0), in(s, op, 1), weight(s, op, 0)->data, weight(s, op, 1)->data, rows(s), c->hc, c->dim,
-                      (float)c->norm_eps, (float)c->hc_eps, c->sinkhorn_iters, out(s, op, 0), out(s, op, 1), out(s, op, 2), s->acc);
+                      (float)c->norm_eps, (float)c->hc_eps, c->sinkhorn_iters, out(s, op, 0), out(s, op, 1),
+                      out(s, op, 2), s->acc);
     return ERR_OK;
 }
 
@@ -236,7 +241,8 @@ static err_code op_swiglu(eng_step *s, const eng_op *op, err *e)
     const eng_config *c = config(s);
     int32_t cols = c->inter / s->n_ranks;
     int32_t n = (int32_t)(elems(s, op->in[0]) / cols);
-    krn_swiglu_ref(in(s, op, 0), in(s, op, 1), op->n_in > 2 ? in(s, op, 2) : NULL, (float)c->swiglu_limit, out(s, op, 0), n, cols);
+    krn_swiglu_ref(in(s, op, 0), in(s, op, 1), op->n_in > 2 ? in(s, op, 2) : NULL, (float)c->swiglu_limit, out(s, op, 0),
+                   n, cols);
     return ERR_OK;
 }
 
@@ -244,14 +250,16 @@ static err_code op_swiglu(eng_step *s, const eng_op *op, err *e)
 static err_code op_combine_exact(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
-    krn_combine_exact_ref(in(s, op, 0), in(s, op, 1), in(s, op, 2), out(s, op, 0), rows(s), config(s)->n_active, config(s)->dim);
+    krn_combine_exact_ref(in(s, op, 0), in(s, op, 1), in(s, op, 2), out(s, op, 0), rows(s), config(s)->n_active,
+                          config(s)->dim);
     return ERR_OK;
 }
 
 static err_code op_combine_fused(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
-    krn_combine_fused_ref(in(s, op, 0), in(s, op, 1), in(s, op, 2), out(s, op, 0), rows(s), config(s)->n_active, config(s)->dim);
+    krn_combine_fused_ref(in(s, op, 0), in(s, op, 1), in(s, op, 2), out(s, op, 0), rows(s), config(s)->n_active,
+                          config(s)->dim);
     return ERR_OK;
 }
 
@@ -277,7 +285,8 @@ static err_code op_markov(eng_step *s, const eng_op *op, err *e)
             memcpy(s->markov_rows + (int64_t)b * c->markov_rank,
                    embedding(embed, token_before(s, anchor, s->forced_drafts ? s->forced_drafts : drafts, b, i)),
                    sizeof(bf16) * (size_t)c->markov_rank);
-        krn_linear_ref(s->markov_rows, c->markov_rank, (int32_t)batch, head, s->acc, KRN_OUT_F32, biased + i * n, n_out * n);
+        krn_linear_ref(s->markov_rows, c->markov_rank, (int32_t)batch, head, s->acc, KRN_OUT_F32, biased + i * n,
+                       n_out * n);
         krn_best best[ENG_BATCH_MAX];
         for (int32_t b = 0; b < batch; b++) {
             float *row = biased + (b * n_out + i) * n;

@@ -24,10 +24,12 @@ typedef enum eng_wid {
 
 typedef enum eng_wclass { ENG_WC_FP8, ENG_WC_FP4, ENG_WC_BF16, ENG_WC_F32 } eng_wclass;
 
-/* How a rank's share is cut (seed §3). ROWS and COLS are even cuts; VOCAB is in 256-row tiles, the first ranks take the
+/* How a rank's share is cut. ROWS and COLS are even cuts; VOCAB is in 256-row tiles, the first ranks take the
  * larger share, a ragged last tile goes to the last rank. */
 typedef enum eng_cut { ENG_CUT_NONE, ENG_CUT_ROWS, ENG_CUT_COLS, ENG_CUT_VOCAB } eng_cut;
-typedef enum eng_part { ENG_PART_EMBED, ENG_PART_HEAD, ENG_PART_EXPERTS, ENG_PART_DENSE, ENG_PART_MARKOV, ENG_PART_SMALL } eng_part;
+typedef enum eng_part {
+    ENG_PART_EMBED, ENG_PART_HEAD, ENG_PART_EXPERTS, ENG_PART_DENSE, ENG_PART_MARKOV, ENG_PART_SMALL
+} eng_part;
 
 enum { ENG_VOCAB_TILE = 256, ENG_TENSOR_NAME = 96 };
 

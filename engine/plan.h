@@ -13,8 +13,8 @@ typedef struct eng_plan {
 } eng_plan;
 
 /* Sized for max extents on one rank. retain: values up to this level live to the end (ENG_LEVEL_HIDDEN: all). ERR_NOMEM. */
-MUST_USE err_code eng_plan_make(const eng_program *p, const eng_extents *max, int32_t rank, int32_t n_ranks, eng_level retain,
-                                eng_plan *out, err *e);
+MUST_USE err_code eng_plan_make(const eng_program *p, const eng_extents *max, int32_t rank, int32_t n_ranks,
+                                eng_level retain, eng_plan *out, err *e);
 void eng_plan_fini(eng_plan *plan);
 
 #endif

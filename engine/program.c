@@ -35,7 +35,8 @@ static int32_t append_value(eng_builder *b, const char *name, eng_form form, fmt
     }
     p->value = array;
     eng_value *v = &p->value[p->n_values];
-    *v = (eng_value){ .dtype = form.dtype, .ndim = form.ndim, .place = place, .axis = axis, .level = level, .producer = -1 };
+    *v = (eng_value){ .dtype = form.dtype, .ndim = form.ndim, .place = place, .axis = axis, .level = level };
+    v->producer = -1;
     memcpy(v->dim, form.dim, sizeof v->dim);
     if (b->stage == ENG_NO_STAGE) snprintf(v->name, sizeof v->name, "%s", name);
     else snprintf(v->name, sizeof v->name, "s%d.%s", b->stage, name);

@@ -4,8 +4,8 @@
  * (program_insert.c, program_draft.c) for every arm, backend, rank count and mode; running, capturing, replaying,
  * comparing and certifying are different things done to the same arrays.
  *
- * Value names and shapes are the contract of spec/taps.md, e.g. "s0.attn.qr". Values whose name ends in '~' are hidden: they
- * exist inside a step (a linear's output before its norm, QDQ'd copies) and never reach a tape. */
+ * Value names and shapes are the contract of docs/values.md, e.g. "s0.attn.qr". Values whose name ends in '~' are hidden:
+ * they exist inside a step (a linear's output before its norm, QDQ'd copies) and never reach a tape. */
 #ifndef ENGINE_PROGRAM_H
 #define ENGINE_PROGRAM_H
 
@@ -39,7 +39,7 @@ typedef struct eng_value {
     int32_t producer; /* index of the op that writes it, -1: an input of the step */
 } eng_value;
 
-/* Kinds of op; each is one primitive of kernels/ or a copy. The table of implementations is arm.c's. */
+/* Kinds of op; each is one primitive of kernels/ or a copy. The CPU implementations are the table in exec_ops.c. */
 #define ENG_KIND_LIST(X)                                                                                        \
     X(BLOCK_IDS, "block_ids") X(EMBED, "embed") X(FIRST_PRE, "first_pre")                                       \
     X(ACT_QDQ, "act_qdq") X(LINEAR, "linear") X(RMSNORM, "rmsnorm") X(ROPE, "rope") X(ROPE_INV, "rope_inverse")\
@@ -76,8 +76,8 @@ typedef struct eng_program {
     eng_op *op;
 } eng_program;
 
-/* Builds the program of a step. n_ranks and combine choose where all_reduce and round ops stand; nothing else depends on them.
- * ERR_NOMEM. */
+/* Builds the program of a step. n_ranks and combine choose where all_reduce and round ops stand; nothing else depends on
+ * them. ERR_NOMEM. */
 MUST_USE err_code eng_program_make(const eng_config *c, eng_step_kind step, int32_t n_ranks, eng_combine combine,
                                    eng_program **out, err *e);
 void eng_program_free(eng_program *p);
@@ -91,7 +91,8 @@ bool eng_level_parse(const char *text, eng_level *out); /* off io v1 deep */
 typedef struct eng_extents { int64_t n[ENG_DIM_COUNT]; } eng_extents;
 eng_extents eng_extents_of(const eng_config *c, int32_t rows, int32_t batch, int32_t n_out);
 /* Shape of value v on one rank (n_ranks 1: the whole). Vocabulary shards differ between ranks. */
-void eng_value_shape(const eng_program *p, int32_t v, const eng_extents *x, int32_t rank, int32_t n_ranks, int64_t shape[3]);
+void eng_value_shape(const eng_program *p, int32_t v, const eng_extents *x, int32_t rank, int32_t n_ranks,
+                     int64_t shape[3]);
 int64_t eng_value_elems(const eng_program *p, int32_t v, const eng_extents *x, int32_t rank, int32_t n_ranks);
 
 #endif

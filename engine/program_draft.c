@@ -1,6 +1,7 @@
 /* The draft step: one block [anchor, noise ...] per slot through all stages, head and Markov loop.
  *
- * This is the one definition of the model. It reads top to bottom as spec/model.md does; names are those of spec/taps.md. */
+ * This is the one definition of the model. It reads top to bottom as docs/model.md does; names are those of
+ * docs/values.md. */
 #include "engine/program_build.h"
 
 typedef struct eng_mix { int32_t pre, post, comb; } eng_mix; /* mHC coefficients of one sub-block */
@@ -13,7 +14,10 @@ static const eng_form GROUPS = { FMT_DTYPE_BF16, 2, { ENG_DIM_ROWS, ENG_DIM_GO }
 static const eng_form EXPERT_ROWS = { FMT_DTYPE_BF16, 3, { ENG_DIM_ROWS, ENG_DIM_K, ENG_DIM_I } };
 static const eng_form INTER = { FMT_DTYPE_BF16, 2, { ENG_DIM_ROWS, ENG_DIM_I } };
 
-static int32_t hidden(eng_builder *b, const char *name, eng_form form) { return eng_build_value(b, name, form, ENG_LEVEL_HIDDEN); }
+static int32_t hidden(eng_builder *b, const char *name, eng_form form)
+{
+    return eng_build_value(b, name, form, ENG_LEVEL_HIDDEN);
+}
 
 static int32_t qdq(eng_builder *b, int32_t x, const char *name, eng_form form)
 {
@@ -174,7 +178,8 @@ void eng_build_draft(eng_builder *b)
 
     int32_t norm = collapse_norm(b, x, pre, "head.collapse", "head.norm", ENG_W_FINAL_NORM, ENG_LEVEL_V1, &collapsed);
     int32_t logits = eng_build_sharded(b, "head.logits", ENG_FORM(F32, 2, ENG_DIM_ROWS, ENG_DIM_V), 1, ENG_LEVEL_V1);
-    int32_t biased = eng_build_sharded(b, "head.biased", ENG_FORM(F32, 3, ENG_DIM_B, ENG_DIM_N_OUT, ENG_DIM_V), 2, ENG_LEVEL_V1);
+    int32_t biased = eng_build_sharded(b, "head.biased", ENG_FORM(F32, 3, ENG_DIM_B, ENG_DIM_N_OUT, ENG_DIM_V), 2,
+                                       ENG_LEVEL_V1);
     int32_t drafts = eng_build_value(b, "drafts", ENG_FORM(I32, 2, ENG_DIM_B, ENG_DIM_N_OUT), ENG_LEVEL_IO);
     int32_t confidence = eng_build_value(b, "confidence", ENG_FORM(F32, 2, ENG_DIM_B, ENG_DIM_N_OUT), ENG_LEVEL_IO);
     eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(norm), ENG_REFS(logits), ENG_REFS(ENG_W_HEAD));

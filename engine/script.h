@@ -1,4 +1,4 @@
-/* Scripts: what a client would send, as a safetensors file (spec/taps.md), checked as a whole before anything runs. */
+/* Scripts: what a client would send, as a safetensors file (docs/values.md), checked as a whole before anything runs. */
 #ifndef ENGINE_SCRIPT_H
 #define ENGINE_SCRIPT_H
 

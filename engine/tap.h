@@ -1,7 +1,8 @@
 /* Taps: how the engine shows its values to whoever records them. It does not know who that is.
  *
- * tensor() is called on the rank's own thread, in program order, right after the op that made the value (eager) or after the
- * whole step (planned, for retained values). The data is valid during the call only. It must not block on another rank. */
+ * tensor() is called on the rank's own thread, in program order, right after the op that made the value (eager) or
+ * after the whole step (planned, for retained values). The data is valid during the call only. It must not block on
+ * another rank. */
 #ifndef ENGINE_TAP_H
 #define ENGINE_TAP_H
 

@@ -1,4 +1,4 @@
-/* Synthetic traffic: a script (spec/taps.md) that walks the edges of the window with several requests. */
+/* Synthetic traffic: a script (docs/values.md) that walks the edges of the window with several requests. */
 #ifndef ENGINE_TRAFFIC_H
 #define ENGINE_TRAFFIC_H
 

@@ -13,9 +13,9 @@
 typedef struct eng_weights eng_weights;
 
 /* Opens FOLDER: config.json, index, needed shards; then checks the inventory (ERR_IDENTITY names a tensor that is missing,
- * unknown under mtp., or of the wrong dtype or shape) and the values (ERR_INPUT names the tensor and element of a NaN code or a
- * scale byte 255; attn_sink may be -inf). Values and the identity are remembered per shard in the user's cache folder by
- * the file's size and times, so that a second open does not read 10 GB again. */
+ * unknown under mtp., or of the wrong dtype or shape) and the values (ERR_INPUT names the tensor and element of a NaN
+ * code or a scale byte 255; attn_sink may be -inf). Values and the identity are remembered per shard in the user's
+ * cache folder by the file's size and times, so that a second open does not read 10 GB again. */
 MUST_USE err_code eng_weights_open(const char *folder, bool quiet, eng_weights **out, err *e);
 void eng_weights_close(eng_weights *w); /* NULL is a no-op */
 const eng_config *eng_weights_config(const eng_weights *w);
@@ -33,8 +33,8 @@ krn_weight eng_weights_view(const eng_weights *w, eng_wid id, int32_t stage, int
 
 /* What one rank of one arm computes with: slices of the mapped bytes, or decoded bf16 copies for expanded parts. */
 typedef struct eng_rank_weights eng_rank_weights;
-/* expand_experts / expand_dense: decode FP4 experts / FP8 dense matrices to bf16 once (owned). ERR_NOMEM says how many bytes are
- * wanted and available. */
+/* expand_experts / expand_dense: decode FP4 experts / FP8 dense matrices to bf16 once (owned). ERR_NOMEM says how many
+ * bytes are wanted and available. */
 MUST_USE err_code eng_rank_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, bool expand_experts,
                                         bool expand_dense, bool quiet, eng_rank_weights **out, err *e);
 void eng_rank_weights_close(eng_rank_weights *r);

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-extern const cli_command CMD_INFO, CMD_LS, CMD_SHOW, CMD_DOCTOR, CMD_RECOVER;
+extern const cli_command CMD_INFO, CMD_LS, CMD_DOCTOR, CMD_RECOVER;
 
 /* "12.3 MB" (powers of 1000, four digits) into buf; returns buf. */
 const char *fmt_bytes_text(uint64_t bytes, char *buf, size_t buf_bytes);

@@ -101,20 +101,24 @@ static uint64_t count_denormals(fmt_dtype d, const uint8_t *p, int n)
     return count;
 }
 
-/* Counts n <= BLOCK elements at p and leaves them in u as f32 bits, NaN and padding as 0. */
-static ALWAYS_INLINE void count(sums *s, fmt_dtype d, const uint8_t *p, int n, uint32_t u[BLOCK])
+/* A block of elements, NaN and padding as 0, ready for the squares. */
+typedef union block {
+    uint32_t u[BLOCK]; /* f32 bits */
+    uint16_t h[BLOCK]; /* of BF16: its own */
+} block;
+
+/* Counts n <= BLOCK elements at p and leaves them in b. */
+static ALWAYS_INLINE void count(sums *s, fmt_dtype d, const uint8_t *p, int n, block *b)
 {
     if (d == FMT_DTYPE_BF16) {
-        uint16_t h[BLOCK];
-        memcpy(h, p, (size_t)n * 2);
-        for (int i = n; i < BLOCK; i++) h[i] = 0x7fc0;
-        count_bf16(s, h);
-        for (int i = 0; i < BLOCK; i++) u[i] = (uint32_t)h[i] << 16;
+        memcpy(b->h, p, (size_t)n * 2);
+        for (int i = n; i < BLOCK; i++) b->h[i] = 0x7fc0;
+        count_bf16(s, b->h);
     } else {
-        load(d, p, n, u);
-        for (int i = n; i < BLOCK; i++) u[i] = 0x7fc00000;
+        load(d, p, n, b->u);
+        for (int i = n; i < BLOCK; i++) b->u[i] = 0x7fc00000;
         uint64_t before = s->n_denormal;
-        count_f32(s, u);
+        count_f32(s, b->u);
         if (d != FMT_DTYPE_F32) s->n_denormal = before + count_denormals(d, p, n); /* in the type's own grid */
     }
     s->n_nan -= (uint64_t)(BLOCK - n);
@@ -123,11 +127,11 @@ static ALWAYS_INLINE void count(sums *s, fmt_dtype d, const uint8_t *p, int n, u
 /* One block: counts, and element i's square added to lane i % LANES. */
 static void take_plain(sums *s, fmt_dtype d, const uint8_t *p, int n)
 {
-    uint32_t u[BLOCK];
-    count(s, d, p, n, u);
+    block b;
+    count(s, d, p, n, &b);
     for (int i = 0; i < BLOCK; i += LANES)
         for (int l = 0; l < LANES; l++) {
-            double v = f32_from_bits(u[i + l]);
+            double v = f32_from_bits(d == FMT_DTYPE_BF16 ? (uint32_t)b.h[i + l] << 16 : b.u[i + l]);
             s->square[l] += v * v;
         }
 }
@@ -135,17 +139,25 @@ static void take_plain(sums *s, fmt_dtype d, const uint8_t *p, int n)
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) static void take_avx2(sums *s, fmt_dtype d, const uint8_t *p, int n)
 {
-    uint32_t u[BLOCK];
-    count(s, d, p, n, u);
-    __m256d a = _mm256_loadu_pd(s->square), b = _mm256_loadu_pd(s->square + 4);
+    block b;
+    count(s, d, p, n, &b);
+    __m256d low = _mm256_loadu_pd(s->square), high = _mm256_loadu_pd(s->square + 4);
     for (int i = 0; i < BLOCK; i += LANES) {
-        __m256d x = _mm256_cvtps_pd(_mm_castsi128_ps(_mm_loadu_si128((const __m128i *)(u + i))));
-        __m256d y = _mm256_cvtps_pd(_mm_castsi128_ps(_mm_loadu_si128((const __m128i *)(u + i + 4))));
-        a = _mm256_add_pd(a, _mm256_mul_pd(x, x));
-        b = _mm256_add_pd(b, _mm256_mul_pd(y, y));
+        __m128i u, v;
+        if (d == FMT_DTYPE_BF16) { /* eight elements, each the upper half of an f32 */
+            __m128i h = _mm_loadu_si128((const __m128i *)(b.h + i)), zero = _mm_setzero_si128();
+            u = _mm_unpacklo_epi16(zero, h);
+            v = _mm_unpackhi_epi16(zero, h);
+        } else {
+            u = _mm_loadu_si128((const __m128i *)(b.u + i));
+            v = _mm_loadu_si128((const __m128i *)(b.u + i + 4));
+        }
+        __m256d x = _mm256_cvtps_pd(_mm_castsi128_ps(u)), y = _mm256_cvtps_pd(_mm_castsi128_ps(v));
+        low = _mm256_add_pd(low, _mm256_mul_pd(x, x));
+        high = _mm256_add_pd(high, _mm256_mul_pd(y, y));
     }
-    _mm256_storeu_pd(s->square, a);
-    _mm256_storeu_pd(s->square + 4, b);
+    _mm256_storeu_pd(s->square, low);
+    _mm256_storeu_pd(s->square + 4, high);
 }
 #endif
 

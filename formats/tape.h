@@ -35,7 +35,7 @@ typedef struct fmt_tape_key {
     int32_t round;    /* >= 0 */
     int32_t slot;     /* the request's slot, FMT_TAPE_NO_SLOT for a value of the whole draft step */
     int32_t rank;
-    const char *name; /* "s0.attn_out"; taps.md's names, without round and slot */
+    const char *name; /* "s0.attn_out"; docs/values.md's names, without round and slot */
 } fmt_tape_key;
 
 typedef struct fmt_stats {
@@ -112,7 +112,8 @@ void fmt_tape_round_span(const fmt_tape *t, int32_t round, size_t *first, size_t
 /* Distinct rounds, ascending; *rounds is owned by t. */
 size_t fmt_tape_rounds(const fmt_tape *t, const int32_t **rounds);
 
-/* The value's bytes, decoded and checked (chunk checksum, and the record's hash), into dst of at least raw_bytes.
+/* The value's bytes, decoded and checked (the chunks' checksums; fmt_tape_examine asks the record's hash too), into dst of
+ * at least raw_bytes.
  * ERR_FORMAT names file, chunk and record. ERR_INPUT: the record's tier holds no payload. Thread-safe. */
 MUST_USE err_code fmt_tape_get(const fmt_tape *t, size_t i, void *dst, uint64_t dst_bytes, err *e);
 

@@ -88,7 +88,7 @@ uint64_t fmt_chunk_resync(const uint8_t *file, uint64_t file_bytes, uint64_t fro
 }
 
 void fmt_chunk_put_header(uint8_t header[FMT_CHUNK_HEADER_BYTES], fmt_chunk_kind kind, uint32_t sequence, const void *meta,
-                          uint32_t meta_bytes, const void *body, uint32_t body_bytes)
+                          uint32_t meta_bytes, uint32_t body_bytes, uint32_t body_crc)
 {
     memset(header, 0, FMT_CHUNK_HEADER_BYTES);
     memcpy(header, CHUNK_MAGIC, sizeof CHUNK_MAGIC);
@@ -97,7 +97,7 @@ void fmt_chunk_put_header(uint8_t header[FMT_CHUNK_HEADER_BYTES], fmt_chunk_kind
     put_u32(header + AT_BODY, body_bytes);
     put_u32(header + AT_SEQUENCE, sequence);
     put_u32(header + AT_META_CRC, fmt_crc32c(0, meta, meta_bytes));
-    put_u32(header + AT_BODY_CRC, fmt_crc32c(0, body, body_bytes));
+    put_u32(header + AT_BODY_CRC, body_crc);
     put_u32(header + AT_CRC, fmt_crc32c(0, header, AT_CRC));
 }
 

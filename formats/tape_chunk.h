@@ -43,9 +43,9 @@ MUST_USE err_code fmt_chunk_get(const uint8_t *file, uint64_t file_bytes, uint64
 MUST_USE err_code fmt_chunk_check(const fmt_chunk *c, bool *meta_good, err *e);
 /* Offset of the next chunk whose header is sound, at or after from; file_bytes when there is none. */
 uint64_t fmt_chunk_resync(const uint8_t *file, uint64_t file_bytes, uint64_t from);
-/* The 32 bytes that go in front of meta and body. */
+/* The 32 bytes that go in front of meta and body. body_crc: of the body, which is not read. */
 void fmt_chunk_put_header(uint8_t header[FMT_CHUNK_HEADER_BYTES], fmt_chunk_kind kind, uint32_t sequence, const void *meta,
-                          uint32_t meta_bytes, const void *body, uint32_t body_bytes);
+                          uint32_t meta_bytes, uint32_t body_bytes, uint32_t body_crc);
 
 void fmt_prelude_put(uint8_t out[FMT_PRELUDE_BYTES]);
 bool fmt_prelude_is_tape(const uint8_t *file, uint64_t file_bytes); /* starts with the magic */

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <lz4frame.h>
 
+#include "base/cpu.h"
 #include "formats/number.h"
 
 /* ---- transforms ---- */
@@ -32,140 +33,6 @@ static inline void join_xor(const uint8_t *restrict src, uint8_t *restrict dst, 
         for (size_t b = 0; b < size; b++) dst[i * size + b] ^= src[b * n + i];
 }
 
-/* ---- bit planes, 128 elements at a time in vectors that every compiler target has in some width ---- */
-
-/* Loops over vectors have constant counts and must unroll, so that the vectors stay in registers: twice the speed. */
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 64")
-
-typedef uint8_t v16 __attribute__((vector_size(16)));
-typedef uint64_t v2x64 __attribute__((vector_size(16)));
-
-enum { BITS_BLOCK = 128, PLANE_VECTORS = BITS_BLOCK / 16 };
-
-/* v[0, n) as one run of 16n bytes: the even ones go to the first half, the odd ones to the second. */
-ALWAYS_INLINE void unzip(v16 *v, int n)
-{
-    v16 t[PLANE_VECTORS * 8];
-    UNROLL
-    for (int i = 0; i < n / 2; i++) {
-        v16 a = v[2 * i], b = v[2 * i + 1];
-        t[i] = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-        t[n / 2 + i] = __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-    }
-    memcpy(v, t, sizeof *v * (size_t)n);
-}
-
-/* The inverse. */
-ALWAYS_INLINE void zip(v16 *v, int n)
-{
-    v16 t[PLANE_VECTORS * 8];
-    UNROLL
-    for (int i = 0; i < n / 2; i++) {
-        v16 a = v[i], b = v[n / 2 + i];
-        t[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        t[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    }
-    memcpy(v, t, sizeof *v * (size_t)n);
-}
-
-/* Byte i of every 2^levels bytes, together; group i ends up at reversed(i, levels). */
-ALWAYS_INLINE void unzip_levels(v16 *v, int n, int levels)
-{
-    UNROLL
-    for (int l = 0; l < levels; l++)
-        for (int part = 0; part < 1 << l; part++) unzip(v + part * (n >> l), n >> l);
-}
-
-ALWAYS_INLINE void zip_levels(v16 *v, int n, int levels)
-{
-    UNROLL
-    for (int l = levels - 1; l >= 0; l--)
-        for (int part = 0; part < 1 << l; part++) zip(v + part * (n >> l), n >> l);
-}
-
-ALWAYS_INLINE int reversed(int i, int bits)
-{
-    int r = 0;
-    UNROLL
-    for (int b = 0; b < bits; b++) r |= (i >> b & 1) << (bits - 1 - b);
-    return r;
-}
-
-/* The bytes of both 64-bit lanes in little-endian order, whatever the host's is. */
-ALWAYS_INLINE v16 little(v16 v)
-{
-    if (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) return v;
-    return __builtin_shufflevector(v, v, 7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8);
-}
-
-/* Turns each 8 bytes as a matrix of 8 x 8 bits: bit j of byte i becomes bit i of byte j. Its own inverse. */
-ALWAYS_INLINE void turn_bits(v16 *v)
-{
-    UNROLL
-    for (int i = 0; i < PLANE_VECTORS; i++) {
-        v2x64 x = (v2x64)little(v[i]), t;
-        t = (x ^ x >> 7) & 0x00aa00aa00aa00aau;
-        x ^= t ^ t << 7;
-        t = (x ^ x >> 14) & 0x0000cccc0000ccccu;
-        x ^= t ^ t << 14;
-        t = (x ^ x >> 28) & 0x00000000f0f0f0f0u;
-        x ^= t ^ t << 28;
-        v[i] = little((v16)x);
-    }
-}
-
-/* Plane 8b + k holds bit k of byte b of all n elements, n / 8 bytes. */
-ALWAYS_INLINE void split_bits(const uint8_t *restrict src, uint8_t *restrict dst, size_t n, int size)
-{
-    const int levels = size == 8 ? 3 : size / 2; /* log2 */
-    for (size_t at = 0; at < n; at += BITS_BLOCK) {
-        size_t m = n - at < BITS_BLOCK ? n - at : BITS_BLOCK;
-        v16 v[PLANE_VECTORS * 8];
-        if (m < BITS_BLOCK) memset(v, 0, sizeof v);
-        if (m == BITS_BLOCK) memcpy(v, src + at * (size_t)size, BITS_BLOCK * (size_t)size);
-        else memcpy(v, src + at * (size_t)size, m * (size_t)size);
-        unzip_levels(v, PLANE_VECTORS * size, levels);
-        UNROLL
-        for (int b = 0; b < size; b++) {
-            v16 *plane = v + PLANE_VECTORS * reversed(b, levels);
-            uint8_t *out = dst + 8 * (size_t)b * (n / 8) + at / 8;
-            turn_bits(plane);
-            unzip_levels(plane, PLANE_VECTORS, 3);
-            UNROLL
-            for (int k = 0; k < 8; k++) {
-                if (m == BITS_BLOCK) memcpy(out + (size_t)k * (n / 8), &plane[reversed(k, 3)], sizeof(v16));
-                else memcpy(out + (size_t)k * (n / 8), &plane[reversed(k, 3)], m / 8);
-            }
-        }
-    }
-}
-
-ALWAYS_INLINE void join_bits(const uint8_t *restrict src, uint8_t *restrict dst, size_t n, int size)
-{
-    const int levels = size == 8 ? 3 : size / 2;
-    for (size_t at = 0; at < n; at += BITS_BLOCK) {
-        size_t m = n - at < BITS_BLOCK ? n - at : BITS_BLOCK;
-        v16 v[PLANE_VECTORS * 8];
-        if (m < BITS_BLOCK) memset(v, 0, sizeof v);
-        UNROLL
-        for (int b = 0; b < size; b++) {
-            v16 *plane = v + PLANE_VECTORS * reversed(b, levels);
-            const uint8_t *in = src + 8 * (size_t)b * (n / 8) + at / 8;
-            UNROLL
-            for (int k = 0; k < 8; k++) {
-                if (m == BITS_BLOCK) memcpy(&plane[reversed(k, 3)], in + (size_t)k * (n / 8), sizeof(v16));
-                else memcpy(&plane[reversed(k, 3)], in + (size_t)k * (n / 8), m / 8);
-            }
-            zip_levels(plane, PLANE_VECTORS, 3);
-            turn_bits(plane);
-        }
-        zip_levels(v, PLANE_VECTORS * size, levels);
-        if (m == BITS_BLOCK) memcpy(dst + at * (size_t)size, v, BITS_BLOCK * (size_t)size);
-        else memcpy(dst + at * (size_t)size, v, m * (size_t)size);
-    }
-}
-
 /* A call per element size: with the size constant the compiler makes vector shuffles of these loops. */
 #define BY_SIZE(size, call)                       \
     switch (size) {                               \
@@ -177,45 +44,53 @@ ALWAYS_INLINE void join_bits(const uint8_t *restrict src, uint8_t *restrict dst,
 
 /* ---- QDQ ---- */
 
-/* Codes and scale of one group, by bits: element = code * 2^(scale - 127) must hold exactly. The scale is the smallest that
- * keeps the largest element within e4m3's 448, which leaves the smallest elements the most room. Without branches on
- * elements, in 16-bit lanes, so that the compiler makes vectors of it. */
-static bool qdq_group(const uint8_t *restrict src, uint8_t *restrict codes, uint8_t *scale)
+#define ALWAYS_INLINE static inline __attribute__((always_inline)) /* so that it is built for its caller's machine */
+
+/* Codes and scale of one group, by bits: element = code * 2^(scale - 127) must hold exactly; where it does not, bits are set
+ * in bad. The scale is the smallest that keeps the largest element within e4m3's 448, which leaves the smallest elements the
+ * most room. false: there is none. Without branches on elements, in 16-bit lanes, so that the compiler makes vectors of it. */
+ALWAYS_INLINE bool qdq_group(const uint8_t *restrict src, uint8_t *restrict codes, uint8_t *scale, uint16_t *restrict bad)
 {
-    uint16_t x[FMT_QDQ_GROUP], top = 0, low = 0;
+    uint16_t x[FMT_QDQ_GROUP], top = 0;
     for (int i = 0; i < FMT_QDQ_GROUP; i++) {
         x[i] = get_u16(src + 2 * i);
         int16_t a = (int16_t)(x[i] & 0x7fff);
         top = a > (int16_t)top ? (uint16_t)a : top;
-        low |= x[i] & 15; /* more than e4m3's three bits of mantissa */
     }
     int s = (top >> 7) - ((top & 0x7f) <= 0x60 ? 8 : 7);
     if (top == 0) s = FMT_E8M0_BIAS;
-    if (low || s < 0 || top >= 0x7f80) return false;
-    int16_t wrong = 0;
+    if (s < 0 || top >= 0x7f80) return false;
     const int16_t origin = (int16_t)(8 * (s - 7));
     for (int i = 0; i < FMT_QDQ_GROUP; i++) {
         int16_t a = (int16_t)((x[i] & 0x7fff) >> 4);
         int16_t t = (int16_t)(a - origin); /* from 8 on this is the code: exponent field and mantissa */
         /* Below lie the subnormal codes: 2^-7 * (1, 1.25, 1.5, 1.75), 2^-8 * (1, 1.5), 2^-9. */
-        int16_t code = t >= 8 ? t : t >= 0 ? (int16_t)(4 + (t >> 1)) : t >= -8 ? (int16_t)(2 + ((t + 8) >> 2)) : 1;
+        int16_t half = (int16_t)(4 + (t >> 1)), quarter = (int16_t)(4 + (t >> 2));
+        int16_t code = t >= 8 ? t : t >= 0 ? half : t >= -8 ? quarter : 1;
         int16_t lost = t >= 8 ? 0 : t >= 0 ? (int16_t)(t & 1) : t >= -8 ? (int16_t)(t & 3) : (int16_t)(t + 16);
         code = a == 0 ? 0 : code;
-        wrong |= a == 0 ? 0 : lost;
+        lost = a == 0 ? 0 : lost;
+        bad[i] |= (uint16_t)(lost | (x[i] & 15)); /* 15: more than e4m3's three bits of mantissa */
         codes[i] = (uint8_t)(code | (x[i] >> 8 & 0x80));
     }
     *scale = (uint8_t)s;
-    return !wrong;
-}
-
-static bool qdq_put(const uint8_t *src, uint64_t elems, uint8_t *dst)
-{
-    for (uint64_t g = 0; g < elems / FMT_QDQ_GROUP; g++)
-        if (!qdq_group(src + 2 * FMT_QDQ_GROUP * g, dst + FMT_QDQ_GROUP * g, dst + elems + g)) return false;
     return true;
 }
 
-static void qdq_get(const uint8_t *restrict src, uint64_t elems, uint8_t *restrict dst)
+ALWAYS_INLINE bool qdq_put_loop(const uint8_t *src, uint64_t elems, uint8_t *dst)
+{
+    enum { RUN = 16 }; /* groups between two looks at what was bad */
+    for (uint64_t at = 0, n = elems / FMT_QDQ_GROUP; at < n; at += RUN) {
+        uint16_t bad[FMT_QDQ_GROUP] = { 0 }, any = 0;
+        for (uint64_t g = at; g < n && g < at + RUN; g++)
+            if (!qdq_group(src + 2 * FMT_QDQ_GROUP * g, dst + FMT_QDQ_GROUP * g, dst + elems + g, bad)) return false;
+        for (int i = 0; i < FMT_QDQ_GROUP; i++) any |= bad[i];
+        if (any) return false;
+    }
+    return true;
+}
+
+ALWAYS_INLINE void qdq_get_loop(const uint8_t *restrict src, uint64_t elems, uint8_t *restrict dst)
 {
     for (uint64_t g = 0; g < elems / FMT_QDQ_GROUP; g++) {
         const int16_t origin = (int16_t)(8 * (src[elems + g] - 7));
@@ -226,6 +101,34 @@ static void qdq_get(const uint8_t *restrict src, uint64_t elems, uint8_t *restri
             put_u16(dst + 2 * (FMT_QDQ_GROUP * g + (uint64_t)i), (uint16_t)(a | (byte & 0x80) << 8));
         }
     }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static bool qdq_put_avx2(const uint8_t *src, uint64_t elems, uint8_t *dst)
+{
+    return qdq_put_loop(src, elems, dst);
+}
+
+__attribute__((target("avx2"))) static void qdq_get_avx2(const uint8_t *src, uint64_t elems, uint8_t *dst)
+{
+    qdq_get_loop(src, elems, dst);
+}
+#endif
+
+static bool qdq_put(const uint8_t *src, uint64_t elems, uint8_t *dst)
+{
+#if defined(__x86_64__)
+    if (cpu_has_avx2()) return qdq_put_avx2(src, elems, dst);
+#endif
+    return qdq_put_loop(src, elems, dst);
+}
+
+static void qdq_get(const uint8_t *src, uint64_t elems, uint8_t *dst)
+{
+#if defined(__x86_64__)
+    if (cpu_has_avx2()) { qdq_get_avx2(src, elems, dst); return; }
+#endif
+    qdq_get_loop(src, elems, dst);
 }
 
 uint32_t fmt_codec_put(fmt_dtype d, const uint8_t *src, uint64_t elems, uint8_t *dst, fmt_transform *used)
@@ -246,7 +149,7 @@ uint32_t fmt_codec_put(fmt_dtype d, const uint8_t *src, uint64_t elems, uint8_t 
     bool is_float = d == FMT_DTYPE_BF16 || d == FMT_DTYPE_F32 || d == FMT_DTYPE_F16 || d == FMT_DTYPE_F64;
     if (is_float && elems % 8 == 0) {
         *used = FMT_TRANSFORM_BITS;
-        BY_SIZE(size, split_bits(src, dst, elems, SIZE));
+        fmt_bits_split(src, dst, elems, (int)size);
     } else {
         *used = FMT_TRANSFORM_PLANES;
         BY_SIZE(size, split(src, dst, elems, SIZE));
@@ -273,7 +176,7 @@ void fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, uin
         BY_SIZE(size, join(src, dst, p->elems, SIZE));
         break;
     case FMT_TRANSFORM_BITS:
-        BY_SIZE(size, join_bits(src, dst, p->elems, SIZE));
+        fmt_bits_join(src, dst, p->elems, (int)size);
         break;
     case FMT_TRANSFORM_QDQ:
         qdq_get(src, p->elems, dst);

@@ -135,7 +135,7 @@ static fmt_page *page_begin(fmt_index *ix)
     fmt_page p = { .first = ix->rows };
     size_t row_bytes = 0;
     for (int c = 0; c < FMT_COLUMN_COUNT; c++) row_bytes += COLUMN[c].width;
-    p.storage = mem_alloc(PAGE_ROWS, row_bytes);
+    p.storage = malloc(PAGE_ROWS * row_bytes); /* not zeroed: of half a MiB a short tape fills little */
     if (!p.storage) return NULL;
     size_t at = 0;
     for (int c = 0; c < FMT_COLUMN_COUNT; c++) {

@@ -8,7 +8,7 @@
 
 typedef enum fmt_open_mode {
     FMT_OPEN_NORMAL, /* as fmt_tape_open */
-    FMT_OPEN_SURVEY, /* reads every chunk, never the index; a lost head is a fault, not an error */
+    FMT_OPEN_SURVEY, /* reads every chunk, never the index; a lost head is a fault, not an error; values are hashed again */
 } fmt_open_mode;
 
 MUST_USE err_code fmt_tape_open_mode(const char *path, fmt_open_mode mode, fmt_tape **out, err *e);

@@ -1,6 +1,7 @@
-/* Two halves. The caller's half gathers parts in a batch: hashes, statistics, transforms. The sink turns a full batch into
- * a chunk: LZ4, checksums, file, index row. A thread runs the sink while the caller fills the other batch, so that what
- * the caller waits for is the slower of the two halves and not their sum. */
+/* A ring of batches, each a data chunk in the making. The caller fills one: hashes, statistics, transforms. A thread
+ * compresses full ones, and so does the caller instead of waiting when all are full: the work is shared evenly, whichever
+ * half of it costs more. The caller alone writes, in order, so a file's bytes do not depend on who compressed what, and
+ * errors of the file arise where they are reported. */
 #include <inttypes.h>
 #include <pthread.h>
 
@@ -9,6 +10,7 @@
 
 enum {
     RANKS_MAX = 64,
+    BATCHES = 4, /* one open, one in the thread's hands, and two for the two to run apart */
     TABLE_SLOTS = 2 * FMT_CHUNK_PARTS,
     MAP_BYTES = 64,       /* keys and array headers around a data chunk's names, parts and events */
     META_BYTES = FMT_TAPE_CHUNK_BYTES - FMT_CHUNK_HEADER_BYTES,
@@ -22,9 +24,17 @@ typedef struct stored_part {
     uint32_t offset, bytes;
 } stored_part;
 
-/* A data chunk being filled. */
+typedef enum batch_state {
+    BATCH_FREE, /* or being filled: the caller's */
+    BATCH_FULL, /* to be compressed, by who takes it first */
+    BATCH_BUSY, /* somebody is compressing it */
+    BATCH_DONE, /* to be written */
+} batch_state;
+
+/* A data chunk being filled, compressed, written. */
 typedef struct batch {
-    uint64_t serial; /* which data chunk of the tape, from 0 */
+    batch_state state; /* under the writer's lock */
+    uint64_t serial;   /* which data chunk of the tape, from 0 */
     uint8_t *payload;
     size_t payload_bytes;
     fmt_buf names, parts, events;
@@ -32,11 +42,15 @@ typedef struct batch {
     uint32_t n_parts, n_events;
     stored_part *stored;  /* [n_parts] */
     uint16_t *table;      /* [TABLE_SLOTS] number + 1 of parts, by hash; 0 is free */
-    fmt_row *rows;        /* records whose last part is here; first_chunk_offset holds a serial until the sink knows */
+    fmt_row *rows;        /* records whose last part is here; first_chunk_offset holds a serial until it is written */
     uint32_t n_rows;
+    uint8_t *body;        /* the payload, compressed */
+    size_t body_bytes;
+    uint32_t body_crc;
+    err failed;           /* compression's error */
 } batch;
 
-/* The file side; belongs to the thread while that runs a batch. */
+/* The file side. */
 typedef struct sink {
     outfile *file;
     uint32_t sequence;
@@ -55,26 +69,27 @@ typedef struct sink {
 
 struct fmt_tape_writer {
     sink out;
-    batch batches[2], *open;
-    uint64_t next_serial;
+    batch ring[BATCHES], *open; /* the batch with serial k is ring[k % BATCHES] */
+    uint64_t next_serial;       /* one past the open batch's */
+    uint64_t to_write;          /* serial of the oldest batch that is not in the file */
     uint32_t next_record;
     err first; /* sticky */
     pthread_t thread;
     bool threaded;
-    pthread_mutex_t lock; /* queued, stop, done */
+    pthread_mutex_t lock; /* states, next_full, stop */
     pthread_cond_t change;
-    batch *queued; /* being written, or about to be */
+    uint64_t next_full; /* serial of the oldest batch that nobody has taken to compress */
     bool stop;
-    err done;      /* the thread's first error */
 };
 
 /* ---- sink ---- */
 
-static err_code write_chunk(sink *s, fmt_chunk_kind kind, const void *body, size_t body_bytes, err *e)
+/* Writes s->meta and a body as the next chunk. */
+static err_code write_chunk(sink *s, fmt_chunk_kind kind, const void *body, size_t body_bytes, uint32_t body_crc, err *e)
 {
     CHECK(!s->meta.full && FMT_CHUNK_HEADER_BYTES + s->meta.used + body_bytes <= FMT_TAPE_CHUNK_BYTES);
     uint8_t header[FMT_CHUNK_HEADER_BYTES];
-    fmt_chunk_put_header(header, kind, s->sequence++, s->meta.data, (uint32_t)s->meta.used, body, (uint32_t)body_bytes);
+    fmt_chunk_put_header(header, kind, s->sequence++, s->meta.data, (uint32_t)s->meta.used, (uint32_t)body_bytes, body_crc);
     outfile_write(s->file, header, sizeof header);
     outfile_write(s->file, s->meta.data, s->meta.used);
     if (body_bytes) outfile_write(s->file, body, body_bytes);
@@ -97,7 +112,7 @@ static err_code write_page(sink *s, err *e)
     fmt_index_forget_pages(&s->index);
     s->events.used = s->n_events = 0;
     TRY(push_u64(&s->page_at, &s->n_pages, &s->page_cap, outfile_bytes(s->file), e));
-    return write_chunk(s, FMT_CHUNK_INDEX, s->body.data, s->body.used, e);
+    return write_chunk(s, FMT_CHUNK_INDEX, s->body.data, s->body.used, fmt_crc32c(0, s->body.data, s->body.used), e);
 }
 
 /* Takes the batch's events over into the index: [parts before, round, event] becomes [round, event]. */
@@ -123,8 +138,7 @@ static err_code index_events(sink *s, const batch *b, err *e)
 
 static err_code write_batch(sink *s, batch *b, err *e)
 {
-    size_t body_bytes;
-    TRY(fmt_payload_put(b->payload, b->payload_bytes, s->body.data, &body_bytes, e));
+    if (b->failed.code != ERR_OK) { *e = b->failed; return e->code; }
     fmt_pack_map(&s->meta, 3);
     fmt_pack_str(&s->meta, "names");
     fmt_pack_array(&s->meta, (uint32_t)b->name_set.n);
@@ -137,7 +151,7 @@ static err_code write_batch(sink *s, batch *b, err *e)
     fmt_buf_add(&s->meta, b->events.data, b->events.used);
     CHECK(b->serial == s->n_chunks);
     TRY(push_u64(&s->chunk_at, &s->n_chunks, &s->chunk_cap, outfile_bytes(s->file), e));
-    TRY(write_chunk(s, FMT_CHUNK_DATA, s->body.data, body_bytes, e));
+    TRY(write_chunk(s, FMT_CHUNK_DATA, b->body, b->body_bytes, b->body_crc, e));
     for (uint32_t i = 0; i < b->n_rows; i++) {
         b->rows[i].record.first_chunk_offset = s->chunk_at[b->rows[i].record.first_chunk_offset];
         if (fmt_index_full(&s->index)) TRY(write_page(s, e));
@@ -166,44 +180,48 @@ static err_code write_end(sink *s, const uint8_t *summary, size_t summary_bytes,
     fmt_pack_array(&s->meta, (uint32_t)s->n_pages);
     for (size_t i = 0; i < s->n_pages; i++) fmt_pack_uint(&s->meta, s->page_at[i]);
     if (s->meta.full) return err_set(e, ERR_ARG, "tape: %zu index pages do not fit in the end chunk", s->n_pages);
-    TRY(write_chunk(s, FMT_CHUNK_END, NULL, 0, e));
+    TRY(write_chunk(s, FMT_CHUNK_END, NULL, 0, 0, e));
     uint8_t trailer[FMT_TRAILER_BYTES];
     fmt_trailer_put(trailer, offset);
     outfile_write(s->file, trailer, sizeof trailer);
     return outfile_flush(s->file, e);
 }
 
-/* ---- the thread ---- */
+/* ---- compressing ---- */
+
+/* Takes the oldest full batch, with the lock held. NULL: none. */
+static batch *take_full(fmt_tape_writer *w)
+{
+    batch *b = &w->ring[w->next_full % BATCHES];
+    if (b->state != BATCH_FULL) return NULL;
+    b->state = BATCH_BUSY;
+    w->next_full++;
+    return b;
+}
+
+/* Compresses a batch that was taken; the lock is held before and after, not meanwhile. */
+static void compress(fmt_tape_writer *w, batch *b)
+{
+    pthread_mutex_unlock(&w->lock);
+    b->failed.code = ERR_OK;
+    if (fmt_payload_put(b->payload, b->payload_bytes, b->body, &b->body_bytes, &b->failed) == ERR_OK)
+        b->body_crc = fmt_crc32c(0, b->body, b->body_bytes);
+    pthread_mutex_lock(&w->lock);
+    b->state = BATCH_DONE;
+    pthread_cond_broadcast(&w->change);
+}
 
 static void *run(void *ctx)
 {
     fmt_tape_writer *w = ctx;
     pthread_mutex_lock(&w->lock);
-    for (;;) {
-        while (!w->queued && !w->stop) pthread_cond_wait(&w->change, &w->lock);
-        if (!w->queued) break;
-        batch *b = w->queued;
-        bool failed = w->done.code != ERR_OK;
-        pthread_mutex_unlock(&w->lock);
-        err e = { 0 };
-        if (!failed && write_batch(&w->out, b, &e) == ERR_OK) e.code = ERR_OK;
-        pthread_mutex_lock(&w->lock);
-        if (!failed && e.code != ERR_OK) w->done = e;
-        w->queued = NULL;
-        pthread_cond_broadcast(&w->change);
+    while (!w->stop) {
+        batch *b = take_full(w);
+        if (b) compress(w, b);
+        else pthread_cond_wait(&w->change, &w->lock);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
-}
-
-/* Waits until the sink is idle and takes its error over. */
-static err_code settle(fmt_tape_writer *w)
-{
-    pthread_mutex_lock(&w->lock);
-    while (w->queued) pthread_cond_wait(&w->change, &w->lock);
-    if (w->first.code == ERR_OK) w->first = w->done;
-    pthread_mutex_unlock(&w->lock);
-    return w->first.code;
 }
 
 static void stop_thread(fmt_tape_writer *w)
@@ -215,6 +233,31 @@ static void stop_thread(fmt_tape_writer *w)
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
     w->threaded = false;
+}
+
+/* Writes what is compressed, in order, until at most n_left submitted batches are not in the file; compresses meanwhile
+ * what the thread has not taken. */
+static err_code drain(fmt_tape_writer *w, uint64_t n_left)
+{
+    pthread_mutex_lock(&w->lock);
+    while (w->first.code == ERR_OK && w->to_write < w->next_serial - 1) {
+        batch *oldest = &w->ring[w->to_write % BATCHES], *b;
+        if (oldest->state == BATCH_DONE) {
+            pthread_mutex_unlock(&w->lock);
+            (void)write_batch(&w->out, oldest, &w->first);
+            pthread_mutex_lock(&w->lock);
+            oldest->state = BATCH_FREE;
+            w->to_write++;
+        } else if (w->next_serial - 1 - w->to_write <= n_left) {
+            break;
+        } else if ((b = take_full(w))) {
+            compress(w, b);
+        } else {
+            pthread_cond_wait(&w->change, &w->lock);
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    return w->first.code;
 }
 
 /* ---- batches ---- */
@@ -238,16 +281,18 @@ static bool buf_init(fmt_buf *b, size_t cap)
 static bool batch_init(batch *b)
 {
     b->payload = malloc(FMT_TAPE_CHUNK_BYTES);
+    b->body = malloc(FMT_TAPE_CHUNK_BYTES + FMT_FRAME_EXTRA_BYTES);
     b->stored = mem_alloc(FMT_CHUNK_PARTS, sizeof *b->stored);
     b->table = mem_alloc(TABLE_SLOTS, sizeof *b->table);
     b->rows = mem_alloc(FMT_CHUNK_PARTS, sizeof *b->rows);
     return buf_init(&b->names, META_BYTES) && buf_init(&b->parts, META_BYTES) && buf_init(&b->events, META_BYTES) &&
-           b->payload && b->stored && b->table && b->rows;
+           b->payload && b->body && b->stored && b->table && b->rows;
 }
 
 static void batch_fini(batch *b)
 {
     free(b->payload);
+    free(b->body);
     free(b->names.data);
     free(b->parts.data);
     free(b->events.data);
@@ -265,23 +310,18 @@ static size_t batch_room(const batch *b)
     return used < FMT_TAPE_CHUNK_BYTES ? FMT_TAPE_CHUNK_BYTES - used : 0;
 }
 
-/* Hands the open batch to the sink, and opens the other one. */
+/* Passes the open batch on, and opens the next one. */
 static err_code submit(fmt_tape_writer *w)
 {
-    batch *b = w->open;
-    if (b->n_parts == 0 && b->n_events == 0) return ERR_OK;
-    TRY(settle(w));
-    if (!w->threaded) w->threaded = pthread_create(&w->thread, NULL, run, w) == 0;
-    if (w->threaded) {
-        pthread_mutex_lock(&w->lock);
-        w->queued = b;
-        pthread_cond_broadcast(&w->change);
-        pthread_mutex_unlock(&w->lock);
-        w->open = b == &w->batches[0] ? &w->batches[1] : &w->batches[0];
-    } else {
-        TRY(write_batch(&w->out, b, &w->first));
-    }
-    batch_reset(w->open, w->next_serial++);
+    if (w->open->n_parts == 0 && w->open->n_events == 0) return ERR_OK;
+    if (!w->threaded) w->threaded = pthread_create(&w->thread, NULL, run, w) == 0; /* without it drain does it all */
+    pthread_mutex_lock(&w->lock);
+    w->open->state = BATCH_FULL;
+    pthread_cond_broadcast(&w->change);
+    pthread_mutex_unlock(&w->lock);
+    w->open = &w->ring[w->next_serial++ % BATCHES];
+    TRY(drain(w, BATCHES - 1));
+    batch_reset(w->open, w->next_serial - 1);
     return ERR_OK;
 }
 
@@ -386,7 +426,7 @@ static void add_row(batch *b, const fmt_row *row, const char *name)
 {
     fmt_row *r = &b->rows[b->n_rows++];
     *r = *row;
-    /* The caller's name may be gone when the sink gets here; the batch's own copy is not. */
+    /* The caller's name may be gone when the batch is written; the batch's own copy is not. */
     r->record.key.name = b->name_set.text[fmt_names_find(&b->name_set, name, strlen(name))];
 }
 
@@ -531,7 +571,7 @@ err_code fmt_tape_put_event(fmt_tape_writer *w, int32_t round, const json_t *eve
 static void writer_free(fmt_tape_writer *w)
 {
     stop_thread(w);
-    for (int i = 0; i < 2; i++) batch_fini(&w->batches[i]);
+    for (int i = 0; i < BATCHES; i++) batch_fini(&w->ring[i]);
     fmt_index_fini(&w->out.index);
     free(w->out.events.data);
     free(w->out.chunk_at);
@@ -547,9 +587,10 @@ static void writer_free(fmt_tape_writer *w)
 static err_code create(fmt_tape_writer *w, const char *path, const json_t *head, err *e)
 {
     sink *s = &w->out;
-    if (!buf_init(&s->meta, META_BYTES) || !buf_init(&s->body, FMT_TAPE_CHUNK_BYTES + FMT_FRAME_EXTRA_BYTES) ||
-        !buf_init(&s->events, FMT_PAGE_EVENT_BYTES) || !batch_init(&w->batches[0]) || !batch_init(&w->batches[1]))
-        return err_set(e, ERR_NOMEM, "%s: no memory for a tape writer", path);
+    bool room = buf_init(&s->meta, META_BYTES) && buf_init(&s->body, FMT_TAPE_CHUNK_BYTES) &&
+                buf_init(&s->events, FMT_PAGE_EVENT_BYTES);
+    for (int i = 0; i < BATCHES; i++) room = room && batch_init(&w->ring[i]);
+    if (!room) return err_set(e, ERR_NOMEM, "%s: no memory for a tape writer", path);
     if (!json_is_object(head)) return err_set(e, ERR_ARG, "%s: a tape's head is an object", path);
     TRY(fmt_msgpack_pack(head, &s->head, &s->head_bytes, e));
     if (s->head_bytes > FMT_TAPE_HEAD_BYTES - FMT_CHUNK_HEADER_BYTES)
@@ -560,7 +601,7 @@ static err_code create(fmt_tape_writer *w, const char *path, const json_t *head,
     fmt_prelude_put(prelude);
     outfile_write(s->file, prelude, sizeof prelude);
     fmt_buf_add(&s->meta, s->head, s->head_bytes);
-    return write_chunk(s, FMT_CHUNK_HEAD, NULL, 0, e);
+    return write_chunk(s, FMT_CHUNK_HEAD, NULL, 0, 0, e);
 }
 
 err_code fmt_tape_create(const char *path, const json_t *head, fmt_tape_writer **out, err *e)
@@ -576,7 +617,7 @@ err_code fmt_tape_create(const char *path, const json_t *head, fmt_tape_writer *
         writer_free(w);
         return rc;
     }
-    w->open = &w->batches[0];
+    w->open = &w->ring[0];
     batch_reset(w->open, w->next_serial++);
     *out = w;
     return ERR_OK;
@@ -584,7 +625,7 @@ err_code fmt_tape_create(const char *path, const json_t *head, fmt_tape_writer *
 
 err_code fmt_tape_flush(fmt_tape_writer *w, err *e)
 {
-    if (w->first.code == ERR_OK && submit(w) == ERR_OK) (void)settle(w);
+    if (w->first.code == ERR_OK && submit(w) == ERR_OK) (void)drain(w, 0);
     return sticky(w, e);
 }
 
@@ -614,13 +655,4 @@ void fmt_tape_discard(fmt_tape_writer *w)
     writer_free(w);
 }
 
-uint64_t fmt_tape_written_bytes(const fmt_tape_writer *w)
-{
-    /* The thread counts; wait for nothing but its current chunk. */
-    fmt_tape_writer *self = (fmt_tape_writer *)w;
-    pthread_mutex_lock(&self->lock);
-    while (self->queued) pthread_cond_wait(&self->change, &self->lock);
-    uint64_t bytes = outfile_bytes(self->out.file);
-    pthread_mutex_unlock(&self->lock);
-    return bytes;
-}
+uint64_t fmt_tape_written_bytes(const fmt_tape_writer *w) { return outfile_bytes(w->out.file); }

@@ -20,7 +20,7 @@ static const cli_option OPTIONS[] = {
     { "--rounds", "LIST", "only these rounds: 3,7-9", CLI_STR, offsetof(words, rounds) },
     { "--forced", NULL, "run A's arm on the inputs of every op as B recorded them, and compare with B's outputs",
       CLI_FLAG, offsetof(words, forced) },
-    { "--model", "MODEL", "the checkpoint that --forced runs", CLI_STR, offsetof(words, model) },
+    { "--model", "MODEL", "the checkpoint that --forced runs", CLI_IN, offsetof(words, model) },
     { "--all", NULL, "every difference, not the first ones of each kind", CLI_FLAG, offsetof(words, all) },
 };
 
@@ -103,6 +103,8 @@ static err_code open_forced(session *s, const words *w, const cli_common *common
     eng_options options;
     if (!model) return err_set(e, ERR_ARG, "--forced: the tape names no checkpoint folder, wanted --model MODEL");
     rpl_replay_words(s->a, &arm);
+    if (!arm.arm && !common->quiet)
+        fprintf(stderr, "%s names no arm: its ops are taken as native-packed, one rank\n", fmt_tape_path(s->a));
     TRY(eng_options_parse(&arm, common->threads, &options, e));
     TRY(eng_weights_open(model, common->quiet, &s->weights, e));
     TRY(eng_identity_check(identity, s->weights, e));
@@ -120,6 +122,10 @@ static err_code diff(session *s, const cli_args *args, const words *w, const cli
     if (w->forced) TRY(open_forced(s, w, common, e));
     else TRY(rpl_compare_open(s->a, s->b, NULL, w->tap, &s->compare, e));
     TRY(compare_rounds(s, w, common->quiet, e));
+    int64_t n_values = 0;
+    for (int32_t i = 0; i < s->d.n_rounds; i++) n_values += s->d.round[i]->n_values;
+    if (w->rounds && s->d.n_rounds == 0) return err_set(e, ERR_ARG, "--rounds %s: neither tape has such a round", w->rounds);
+    if (w->tap && n_values == 0) return err_set(e, ERR_ARG, "--tap %s: neither tape has such a value", w->tap);
     s->d.identity = rpl_identity_diff(json_object_get(fmt_tape_head(s->a), "identity"),
                                       json_object_get(fmt_tape_head(s->b), "identity"));
     if (!s->d.identity) return err_set(e, ERR_NOMEM, "diff: no memory for the identities");

@@ -14,7 +14,7 @@ typedef struct words {
 } words;
 
 static const cli_option OPTIONS[] = {
-    { "-o", "OUT.tape", "the tape to write", CLI_STR, offsetof(words, out) },
+    { "-o", "OUT.tape", "the tape to write", CLI_OUT, offsetof(words, out) },
     { "--arm", "ARM", "see sparktape arms (default: the recorded one)", CLI_STR, offsetof(words, run.arm) },
     { "--backend", "NAME", "cpu or cuda (default: as recorded)", CLI_STR, offsetof(words, run.backend) },
     { "--tp", "N", "ranks (default: as recorded)", CLI_COUNT, offsetof(words, run.tp) },

@@ -2,7 +2,6 @@
 
 #include "base/cli.h"
 #include "base/mem.h"
-#include "replay/ordered.h"
 #include "replay/value.h"
 
 #include <math.h>
@@ -49,9 +48,14 @@ static bool is_window(const char *name)
     return name[0] == 's' && n > 7 && strcmp(name + n - 7, ".window") == 0;
 }
 
-static bool in_both(const rpl_compare *c, int32_t round, int32_t slot, const char *name)
+/* Where a name stands in seen, or would. A tape keeps one pointer for a name; what has no room is looked at again. */
+enum { SEEN = 1024 };
+static const char **seen_at(const char *seen[SEEN], const char *name)
 {
-    return cap_names_find(c->names[A], round, slot, name) >= 0 && cap_names_find(c->names[B], round, slot, name) >= 0;
+    size_t home = (uintptr_t)name / 16;
+    for (size_t i = home; i < home + 16; i++)
+        if (!seen[i % SEEN] || seen[i % SEEN] == name) return &seen[i % SEEN];
+    return &seen[home % SEEN];
 }
 
 /* Folds a step's program at the values that both tapes hold anywhere. */
@@ -60,10 +64,14 @@ static err_code fold_step(rpl_compare *c, eng_step_kind step, err *e)
     const eng_program *p = c->program[step];
     bool *recorded = mem_alloc((size_t)p->n_values, sizeof *recorded),
          *wanted = mem_alloc((size_t)p->n_values, sizeof *wanted);
+    const char *seen[SEEN] = { 0 };
     err_code rc = recorded && wanted ? ERR_OK : err_set(e, ERR_NOMEM, "comparison: no memory");
     for (size_t i = 0; rc == ERR_OK && i < cap_names_count(c->names[A]); i++) {
         const cap_name *n = cap_names_at(c->names[A], i);
-        if (is_draft(n) != (step == ENG_STEP_DRAFT) || !in_both(c, n->round, n->slot, n->name)) continue;
+        const char **known = seen_at(seen, n->name);
+        if (*known == n->name || is_draft(n) != (step == ENG_STEP_DRAFT)) continue;
+        if (cap_names_find(c->names[B], n->round, n->slot, n->name) < 0) continue;
+        *known = n->name;
         int32_t whole = eng_program_find_value(p, n->name), view = find_value(p, n->name);
         if (whole >= 0) recorded[whole] = true;
         if (view >= 0) wanted[view] = true;
@@ -204,50 +212,11 @@ static void compare_by_hash(const rpl_compare *c, int32_t round, rpl_value *v)
     v->cls = same ? RPL_CLASS_EQUAL : RPL_CLASS_UNPLACED;
 }
 
-/* The common case, without decoding either side: every rank's record has the same hash on both tapes, and the index's
- * statistics rule out what only the elements could tell. Small values are not worth the shortcut. false: compare the elements. */
-static bool same_by_index(const rpl_compare *c, int32_t round, rpl_value *v)
-{
-    enum { WORTH_BYTES = 4096 };
-    fmt_tensor joined = { .ndim = -1 };
-    fmt_stats sum = { 0 };
-    uint64_t first_hash = 0, bytes = 0;
-    int32_t n_ranks = 0, wanted = 1;
-    for (int32_t rank = FMT_TAPE_NO_RANK; rank < ENG_RANKS_MAX; rank++) {
-        const fmt_tape_key key = { round, v->slot, rank, v->name };
-        int64_t i = fmt_tape_find(c->tape[A], &key), j = fmt_tape_find(c->tape[B], &key);
-        if ((i < 0) != (j < 0)) return false;
-        if (i < 0) continue;
-        fmt_tape_record a, b;
-        fmt_tape_at(c->tape[A], (size_t)i, &a);
-        fmt_tape_at(c->tape[B], (size_t)j, &b);
-        if (a.hash != b.hash || a.tensor.dtype != b.tensor.dtype || !rpl_same_shape(&a.tensor, &b.tensor) || a.place != b.place ||
-            a.axis != b.axis || a.n_ranks != b.n_ranks || a.tier != FMT_TIER_TENSOR || b.tier != FMT_TIER_TENSOR ||
-            a.stats.n_nan || a.stats.n_inf || (a.place == FMT_PLACE_PARTIAL && a.n_ranks > 1))
-            return false;
-        bool first = joined.ndim < 0;
-        if (!first && a.place == FMT_PLACE_REPLICATED) {
-            if (a.hash != first_hash) return false; /* ranks disagree: a finding */
-            continue;
-        }
-        if (first) joined = a.tensor;
-        else joined.shape[a.axis] += a.tensor.shape[a.axis];
-        first_hash = a.hash;
-        wanted = a.place == FMT_PLACE_SHARDED ? a.n_ranks : 1;
-        n_ranks++;
-        bytes += a.raw_bytes;
-        sum.n_zero += a.stats.n_zero;
-        sum.rms += a.stats.rms * a.stats.rms * (double)fmt_tensor_elems(&a.tensor);
-    }
-    if (n_ranks != wanted || bytes < WORTH_BYTES || sum.n_zero == (uint64_t)fmt_tensor_elems(&joined)) return false;
-    sum.rms = sqrt(sum.rms / (double)fmt_tensor_elems(&joined));
-    rpl_value_same(v, &joined, &sum, c->has_program ? c->program[0]->config.vocab : 0);
-    return true;
-}
+static int32_t vocab_of(const rpl_compare *c) { return c->has_program ? c->program[0]->config.vocab : 0; }
 
 static void compare_value(rpl_compare *c, int32_t round, rpl_value *v)
 {
-    if (same_by_index(c, round, v)) return;
+    if (rpl_value_same(v, round, c->tape[A], c->tape[B], vocab_of(c))) return;
     fmt_tape_record rec[2];
     bool there[2], payload = true;
     for (int s = A; s <= B; s++) {
@@ -278,7 +247,7 @@ static void compare_value(rpl_compare *c, int32_t round, rpl_value *v)
     v->ranks_differ_a = c->buffer[A].ranks_differ;
     v->ranks_differ_b = c->buffer[B].ranks_differ;
     if (v->ranks_differ_a || v->ranks_differ_b) v->m.findings |= RPL_FIND_RANKS_DIFFER;
-    rpl_value_compare(v, &c->buffer[A].tensor, &c->buffer[B].tensor, c->has_program ? c->program[0]->config.vocab : 0);
+    rpl_value_compare(v, &c->buffer[A].tensor, &c->buffer[B].tensor, vocab_of(c));
 }
 
 /* ---- drafted tokens ---- */
@@ -391,15 +360,25 @@ err_code rpl_compare_round(rpl_compare *c, int32_t i, const rpl_round **out, err
     if (!r->done) {
         err_code rc = compare_round(c, i, r, e);
         if (rc != ERR_OK) {
-            free(r->value);
-            free(r->draft);
-            *r = (round_result){ 0 };
+            rpl_compare_forget(c, i);
             return rc;
         }
         r->done = true;
     }
     *out = &r->round;
     return ERR_OK;
+}
+
+void rpl_compare_forget(rpl_compare *c, int32_t i)
+{
+    free(c->result[i].value);
+    free(c->result[i].draft);
+    c->result[i] = (round_result){ 0 };
+}
+
+uint64_t rpl_round_bytes(const rpl_round *r)
+{
+    return (uint64_t)r->n_values * sizeof *r->value + (uint64_t)r->n_drafts * sizeof *r->draft;
 }
 
 /* ---- open and close ---- */
@@ -448,10 +427,7 @@ err_code rpl_compare_open(const fmt_tape *a, const fmt_tape *b, const eng_config
 void rpl_compare_close(rpl_compare *c)
 {
     if (!c) return;
-    for (int32_t i = 0; c->result && i < rpl_ordered_rounds(c->ordered); i++) {
-        free(c->result[i].value);
-        free(c->result[i].draft);
-    }
+    for (int32_t i = 0; c->result && i < rpl_ordered_rounds(c->ordered); i++) rpl_compare_forget(c, i);
     for (int s = A; s <= B; s++) {
         cap_names_free(c->names[s]);
         cap_value_fini(&c->buffer[s]);
@@ -469,6 +445,9 @@ void rpl_compare_close(rpl_compare *c)
 int32_t rpl_compare_rounds(const rpl_compare *c) { return rpl_ordered_rounds(c->ordered); }
 int32_t rpl_compare_round_number(const rpl_compare *c, int32_t i) { return rpl_ordered_number(c->ordered, i); }
 bool rpl_compare_done(const rpl_compare *c, int32_t i) { return c->result[i].done; }
+
+const cap_names *rpl_compare_names(const rpl_compare *c, int side) { return c->names[side]; }
+const rpl_ordered *rpl_compare_ordered(const rpl_compare *c) { return c->ordered; }
 
 const eng_program *rpl_compare_program(const rpl_compare *c, eng_step_kind step)
 {

@@ -1,13 +1,14 @@
 /* Two tapes compared value by value, round by round, and each difference placed: where it started, what only follows.
  *
  * Values are aligned by (round, slot, name), ranks joined. Everything that does not fit (missing, other shape) is a
- * result, not an error. A round is compared when it is asked for and kept. One thread at a time. */
+ * result, not an error. A round is compared when it is asked for and kept until it is forgotten. One thread at a time. */
 #ifndef REPLAY_COMPARE_H
 #define REPLAY_COMPARE_H
 
 #include "capture/joined.h"
 #include "replay/fold.h"
 #include "replay/metrics.h"
+#include "replay/ordered.h"
 
 typedef enum rpl_state {
     RPL_STATE_COMPARED,   /* metrics are set */
@@ -84,9 +85,15 @@ void rpl_compare_close(rpl_compare *c); /* NULL is a no-op */
 /* Rounds of either side, ascending. */
 int32_t rpl_compare_rounds(const rpl_compare *c);
 int32_t rpl_compare_round_number(const rpl_compare *c, int32_t i);
-/* Compares round i, or returns what was found before; *out is valid until close. ERR_NOMEM only. */
+/* Compares round i, or returns what was found before; *out is valid until the round is forgotten. ERR_NOMEM only. */
 MUST_USE err_code rpl_compare_round(rpl_compare *c, int32_t i, const rpl_round **out, err *e);
 bool rpl_compare_done(const rpl_compare *c, int32_t i); /* round i is in the cache */
+/* Gives round i's memory back; asked for again, it is compared again, to the same result. Close forgets all rounds. */
+void rpl_compare_forget(rpl_compare *c, int32_t i);
+uint64_t rpl_round_bytes(const rpl_round *r); /* memory that a round takes in the cache */
+/* What it made of the two tapes (side 0 A, 1 B), borrowed until close; reading them is safe while a round is compared. */
+const cap_names *rpl_compare_names(const rpl_compare *c, int side);
+const rpl_ordered *rpl_compare_ordered(const rpl_compare *c);
 /* Programs the values are placed in; NULL: no config known. */
 const eng_program *rpl_compare_program(const rpl_compare *c, eng_step_kind step);
 

@@ -79,11 +79,11 @@ err_code rpl_diff_print_json(const rpl_diff *d, err *e)
     json_t *identity = json_array();
     for (char **p = d->identity; p && *p; p++) json_array_append_new(identity, json_string(*p));
     TRY(emit(json_pack(
-                 "{s:i, s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:o}",
+                 "{s:i, s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:o}",
                  "schema", 1, "type", "verdict", "verdict", rpl_diff_verdict(d), "a", fmt_tape_path(d->a), "b",
                  fmt_tape_path(d->b), "forced", d->forced, "values", (json_int_t)d->n_values, "compared",
                  (json_int_t)d->n_compared, "equal", (json_int_t)d->n_equal, "differ", (json_int_t)d->n_differ,
-                 "elements", (json_int_t)d->n_elems, "origins", (json_int_t)d->by_class[RPL_CLASS_ORIGIN], "inherited",
+                 "one_sided", (json_int_t)d->n_one_sided, "elements", (json_int_t)d->n_elems, "origins", (json_int_t)d->by_class[RPL_CLASS_ORIGIN], "inherited",
                  (json_int_t)d->by_class[RPL_CLASS_INHERITED], "unplaced", (json_int_t)d->by_class[RPL_CLASS_UNPLACED],
                  "findings", (json_int_t)(d->n_findings + (d->n_elems == 0)), "drafts", (json_int_t)d->n_blocks,
                  "drafts_equal", (json_int_t)d->n_blocks_exact, "rounds", d->n_rounds, "rounds_differ",

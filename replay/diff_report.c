@@ -7,6 +7,11 @@
 
 enum { FEW = 12 }; /* rows of a table unless all are wanted */
 
+static bool same(const rpl_diff *d)
+{
+    return d->n_elems > 0 && d->n_differ == 0 && d->n_findings == 0 && !(d->alike && d->n_one_sided);
+}
+
 bool rpl_diff_sum(rpl_diff *d)
 {
     for (int32_t i = 0; i < d->n_rounds; i++) {
@@ -23,13 +28,14 @@ bool rpl_diff_sum(rpl_diff *d)
         d->n_blocks += r->n_drafts;
         for (int32_t k = 0; k < r->n_drafts; k++) d->n_blocks_exact += r->draft[k].exact;
     }
-    return d->n_elems > 0 && d->n_differ == 0 && d->n_findings == 0;
+    const json_t *a = fmt_tape_head(d->a), *b = fmt_tape_head(d->b);
+    const json_t *level = json_object_get(a, "level"), *taps_a = json_object_get(a, "taps"), *taps_b = json_object_get(b, "taps");
+    d->n_one_sided = d->forced ? 0 : d->n_values - d->n_equal - d->n_differ;
+    d->alike = level && json_equal(level, json_object_get(b, "level")) && (!taps_a || !taps_b || json_equal(taps_a, taps_b));
+    return same(d);
 }
 
-const char *rpl_diff_verdict(const rpl_diff *d)
-{
-    return d->n_elems > 0 && d->n_differ == 0 && d->n_findings == 0 ? "SAME" : "DIFFERENT";
-}
+const char *rpl_diff_verdict(const rpl_diff *d) { return same(d) ? "SAME" : "DIFFERENT"; }
 
 /* Differences of build, libraries and machine explain nothing by themselves when the bits agree: they are told apart. */
 static bool matters(const char *line)
@@ -77,7 +83,7 @@ static void print_run(char side, const fmt_tape *t)
                      (long long)json_integer_value(json_object_get(id, "tp")));
     const fmt_tape_fault *faults;
     size_t n_faults = fmt_tape_damage(t, &faults);
-    if (n_faults) printf("  (damaged in %zu places: sparktape doctor says where)", n_faults);
+    if (n_faults) printf("  (damaged, %zu fault%s: sparktape doctor says where)", n_faults, n_faults == 1 ? "" : "s");
     printf("%s\n", fmt_tape_finished(t) ? "" : "  (unfinished)");
 }
 
@@ -106,7 +112,7 @@ static void print_identity(const rpl_diff *d)
 /* The differences of one value over the rounds. */
 typedef struct row {
     const rpl_value *worst; /* in the round where it lies furthest off */
-    int32_t worst_round, first_round, n_rounds;
+    int32_t worst_round, first_round, last_round, n_rounds;
     int64_t n, n_differ;
     uint64_t max_ulp;
 } row;
@@ -116,7 +122,8 @@ static void add_to_row(row *w, const rpl_value *v, int32_t round)
     bool further = !w->worst || !(v->m.rel_l2 <= w->worst->m.rel_l2);
     if (!w->worst) w->first_round = round;
     if (further) w->worst = v, w->worst_round = round;
-    w->n_rounds++;
+    w->n_rounds += w->n_rounds == 0 || w->last_round != round; /* an insert value has a record per slot */
+    w->last_round = round;
     w->n += v->m.n;
     w->n_differ += v->m.n - v->m.n_equal;
     if (v->m.max_ulp > w->max_ulp) w->max_ulp = v->m.max_ulp;
@@ -196,7 +203,7 @@ static void print_missing(const rpl_diff *d)
             char slot[16], a[96] = "-", b[96] = "-";
             if (v->cls != RPL_CLASS_NONE) continue;
             count[v->state]++;
-            if (n == 0) printf("\nnot compared\n");
+            if (n == 0) printf("\n%-10s %5s %4s  %-20s %-12s\n", "no pair", "round", "slot", "value", "why");
             if (n++ >= FEW && !d->all) continue;
             if (v->a.ndim >= 0) fmt_tensor_text(&v->a, a, sizeof a);
             if (v->b.ndim >= 0) fmt_tensor_text(&v->b, b, sizeof b);
@@ -205,8 +212,12 @@ static void print_missing(const rpl_diff *d)
         }
     if (n > FEW && !d->all) {
         printf("%-10s all:", "");
-        for (int s = 0; s < RPL_STATE_COUNT; s++)
-            if (count[s]) printf(" %" PRId64 " %s,", count[s], rpl_state_text((rpl_state)s));
+        const char *comma = "";
+        for (int s = 0; s < RPL_STATE_COUNT; s++) {
+            if (!count[s]) continue;
+            printf("%s %" PRId64 " %s", comma, count[s], rpl_state_text((rpl_state)s));
+            comma = ",";
+        }
         printf(" (--all lists them)\n");
     }
 }
@@ -250,15 +261,15 @@ static void print_drafts(const rpl_diff *d)
     if (n > FEW && !d->all) printf("%-10s %" PRId64 " more (--all)\n", "", n - FEW);
 }
 
-/* The value to look at first: the first origin, else the first difference that has payloads. */
+/* The value to look at first: the first origin, else the first difference that has elements to show. */
 static const rpl_value *first_value(const rpl_diff *d, int32_t *round)
 {
     const rpl_value *other = NULL;
     for (int32_t i = 0; i < d->n_rounds; i++)
         for (int32_t k = 0; k < d->round[i]->n_values; k++) {
             const rpl_value *v = &d->round[i]->value[k];
-            if (v->cls == RPL_CLASS_ORIGIN) { *round = d->round[i]->round; return v; }
-            if (!other && rpl_diff_differs(v)) *round = d->round[i]->round, other = v;
+            if (v->cls == RPL_CLASS_ORIGIN && v->state == RPL_STATE_COMPARED) { *round = d->round[i]->round; return v; }
+            if (!other && v->state == RPL_STATE_COMPARED && rpl_diff_differs(v)) *round = d->round[i]->round, other = v;
         }
     return other;
 }
@@ -288,9 +299,12 @@ static void print_verdict(const rpl_diff *d)
     else printf("%" PRId64 " values, %" PRId64 " elements equal in %d rounds", d->n_equal, d->n_elems, d->n_rounds);
     if (d->by_class[RPL_CLASS_INPUT]) printf(", %" PRId64 " inputs", d->by_class[RPL_CLASS_INPUT]);
     if (d->by_class[RPL_CLASS_UNPLACED]) printf(", %" PRId64 " unplaced", d->by_class[RPL_CLASS_UNPLACED]);
-    if (d->by_class[RPL_CLASS_NONE]) printf(", %" PRId64 " not compared", d->by_class[RPL_CLASS_NONE]);
+    if (d->n_one_sided) printf(", %" PRId64 " in one tape only%s", d->n_one_sided, d->alike ? " (both should hold them)" : "");
+    int64_t unlike = d->by_class[RPL_CLASS_NONE] - d->n_one_sided;
+    if (unlike > 0) printf(", %" PRId64 " of another kind", unlike);
     if (d->n_blocks) printf("; drafts %" PRId64 "/%" PRId64 " blocks exact", d->n_blocks_exact, d->n_blocks);
-    if (d->n_findings || d->n_elems == 0) printf("; %" PRId64 " findings", d->n_findings + (d->n_elems == 0));
+    int64_t findings = d->n_findings + (d->n_elems == 0);
+    if (findings) printf("; %" PRId64 " finding%s", findings, findings == 1 ? "" : "s");
     printf("\n");
 }
 

@@ -15,14 +15,18 @@ typedef struct rpl_diff {
     uint64_t n_bytes;
     int64_t by_class[RPL_CLASS_COUNT];
     int32_t rounds_differ;
+    int64_t n_one_sided;    /* values that one tape lacks */
+    bool alike;             /* both tapes say that they hold the same set of values (level and taps of their heads) */
 } rpl_diff;
 
-/* Sums the rounds; true when the two are the same: something was compared, nothing differs, no finding. */
+/* Sums the rounds; true when the two are the same: something was compared, nothing differs, no finding. A value that one tape
+ * lacks is a difference only between tapes that should hold the same set: an arm, a lower level or another engine's dump may
+ * lack it. */
 bool rpl_diff_sum(rpl_diff *d);
 MUST_USE err_code rpl_diff_print(const rpl_diff *d, err *e);
 MUST_USE err_code rpl_diff_print_json(const rpl_diff *d, err *e);
 const char *rpl_diff_verdict(const rpl_diff *d); /* "SAME" "DIFFERENT" */
-/* v counts as a difference: other bits, or it could not be compared. */
+/* v is worth a line: other bits, or it could not be compared. */
 bool rpl_diff_differs(const rpl_value *v);
 
 #endif

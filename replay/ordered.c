@@ -9,10 +9,7 @@ struct rpl_ordered {
     int32_t n_rounds;
 };
 
-static bool of_insert(const cap_name *n)
-{
-    return n->slot != FMT_TAPE_NO_SLOT && cap_name_order(n->name) < cap_name_order("draft.slots");
-}
+static bool of_insert(const cap_name *n) { return n->slot != FMT_TAPE_NO_SLOT && n->order < CAP_ORDER_DRAFT; }
 
 /* Round; inserts first and by slot; then program order, slots of a window side by side. first_record breaks ties, so that
  * sorting is a total order and unknown names keep the order they were written in. */
@@ -23,10 +20,40 @@ static int compare(const void *x, const void *y)
     bool insert_a = of_insert(a), insert_b = of_insert(b);
     if (insert_a != insert_b) return insert_a ? -1 : 1;
     if (insert_a && a->slot != b->slot) return a->slot < b->slot ? -1 : 1;
-    int32_t order_a = cap_name_order(a->name), order_b = cap_name_order(b->name);
-    if (order_a != order_b) return order_a < order_b ? -1 : 1;
+    if (a->order != b->order) return a->order < b->order ? -1 : 1;
     if (a->slot != b->slot) return a->slot < b->slot ? -1 : 1;
     return a->first_record < b->first_record ? -1 : a->first_record > b->first_record;
+}
+
+static bool same_name(const cap_name *a, const cap_name *b)
+{
+    return a->round == b->round && a->slot == b->slot && strcmp(a->name, b->name) == 0;
+}
+
+/* Names of b that a lacks, after a's of the same place. Two tapes of the same rounds mostly go side by side. */
+static void add_others(rpl_ordered *o, const cap_names *a, const cap_names *b)
+{
+    size_t n_a = cap_names_count(a);
+    for (size_t i = 0; i < cap_names_count(b); i++) {
+        cap_name n = *cap_names_at(b, i);
+        if (i < n_a && same_name(&n, cap_names_at(a, i))) continue;
+        if (cap_names_find(a, n.round, n.slot, n.name) >= 0) continue;
+        n.first_record += (uint32_t)n_a;
+        o->name[o->count++] = n;
+    }
+}
+
+/* Rounds are mostly written one after the other: then each is sorted by itself, else everything at once. */
+static void sort_rounds(rpl_ordered *o)
+{
+    bool apart = true;
+    for (size_t i = 1; i < o->count && apart; i++) apart = o->name[i - 1].round <= o->name[i].round;
+    if (!apart) qsort(o->name, o->count, sizeof *o->name, compare);
+    for (size_t i = 0; i < o->count; i++)
+        if (i == 0 || o->name[i].round != o->name[i - 1].round) o->first[o->n_rounds++] = i;
+    o->first[o->n_rounds] = o->count;
+    for (int32_t r = 0; r < o->n_rounds && apart; r++)
+        qsort(o->name + o->first[r], o->first[r + 1] - o->first[r], sizeof *o->name, compare);
 }
 
 err_code rpl_ordered_make(const cap_names *a, const cap_names *b, rpl_ordered **out, err *e)
@@ -43,16 +70,8 @@ err_code rpl_ordered_make(const cap_names *a, const cap_names *b, rpl_ordered **
         return err_set(e, ERR_NOMEM, "no memory for %zu values", n_a + n_b);
     }
     for (size_t i = 0; i < n_a; i++) o->name[o->count++] = *cap_names_at(a, i);
-    for (size_t i = 0; i < n_b; i++) {
-        cap_name n = *cap_names_at(b, i);
-        if (cap_names_find(a, n.round, n.slot, n.name) >= 0) continue;
-        n.first_record += n_a; /* after A's of the same place */
-        o->name[o->count++] = n;
-    }
-    if (o->count) qsort(o->name, o->count, sizeof *o->name, compare);
-    for (size_t i = 0; i < o->count; i++)
-        if (i == 0 || o->name[i].round != o->name[i - 1].round) o->first[o->n_rounds++] = i;
-    o->first[o->n_rounds] = o->count;
+    if (b) add_others(o, a, b);
+    sort_rounds(o);
     *out = o;
     return ERR_OK;
 }

@@ -41,19 +41,77 @@ static bool is_logits(const rpl_value *v, const fmt_tensor *t, int32_t vocab)
     return t->dtype == FMT_DTYPE_F32 && vocab > 0 && cols == vocab && fmt_tensor_elems(t) > 0 && strncmp(v->name, "head.", 5) == 0;
 }
 
-void rpl_value_same(rpl_value *v, const fmt_tensor *t, const fmt_stats *stats, int32_t vocab)
+static bool is_ids(const rpl_value *v, const fmt_tensor *t)
+{
+    int64_t cols = t->ndim ? t->shape[t->ndim - 1] : 1;
+    return t->dtype == FMT_DTYPE_I32 && ends_with(v->name, ".ids") && cols >= 1 && cols <= RPL_TOP_K;
+}
+
+/* A value of the same bits on both sides: its joined shape, its statistics, no NaN and no infinity. */
+static void set_same(rpl_value *v, const fmt_tensor *t, const fmt_stats *stats, int32_t vocab)
 {
     int64_t n = fmt_tensor_elems(t), cols = t->ndim ? t->shape[t->ndim - 1] : 1;
     v->a = v->b = *t;
-    v->a.data = v->b.data = NULL;
     v->state = RPL_STATE_COMPARED;
     v->cls = RPL_CLASS_EQUAL;
-    v->m = (rpl_metrics){ .n = n, .n_equal = n, .cosine = 1, .first = -1, .worst = -1, .findings = v->m.findings };
+    v->m = (rpl_metrics){ .n = n, .n_equal = n, .cosine = 1, .first = -1, .worst = -1 };
     v->m.norm_a = v->m.norm_b = stats->rms * sqrt((double)n);
     v->m.ulp[0] = n;
     v->m.n_zero_a = v->m.n_zero_b = (int64_t)stats->n_zero;
     v->has_logits = is_logits(v, t, vocab);
     if (v->has_logits) v->logits = same_logits(n / cols, cols);
+    v->has_ids = is_ids(v, t);
+    if (v->has_ids) v->ids = (rpl_ids){ n / cols, n / cols, n / cols, -1, -1 };
+}
+
+/* Records of one rank on both sides that hold the same bits, as the hashes say; *out is A's. */
+static bool same_part(const fmt_tape *a, const fmt_tape *b, const fmt_tape_key *key, fmt_tape_record *out)
+{
+    fmt_tape_record other;
+    int64_t i = fmt_tape_find(a, key), j = fmt_tape_find(b, key);
+    if (i < 0 || j < 0) return false;
+    fmt_tape_at(a, (size_t)i, out);
+    fmt_tape_at(b, (size_t)j, &other);
+    return out->hash == other.hash && out->tensor.dtype == other.tensor.dtype && rpl_same_shape(&out->tensor, &other.tensor) &&
+           out->place == other.place && out->axis == other.axis && out->n_ranks == other.n_ranks &&
+           out->tier == FMT_TIER_TENSOR && other.tier == FMT_TIER_TENSOR && out->stats.n_nan == 0 && out->stats.n_inf == 0 &&
+           out->raw_bytes > 0;
+}
+
+/* Adds a further rank's record to whole: the next shard, or a copy with the same bits. false: it does not fit. */
+static bool add_part(fmt_tape_record *whole, const fmt_tape_record *part)
+{
+    bool sharded = whole->place == FMT_PLACE_SHARDED;
+    fmt_tensor shape = part->tensor;
+    if (part->place != whole->place || part->axis != whole->axis || part->n_ranks != whole->n_ranks) return false;
+    if (sharded) shape.shape[whole->axis] = whole->tensor.shape[whole->axis];
+    if (shape.dtype != whole->tensor.dtype || !rpl_same_shape(&shape, &whole->tensor)) return false;
+    if (!sharded) return part->hash == whole->hash;
+    double n = (double)fmt_tensor_elems(&whole->tensor), more = (double)fmt_tensor_elems(&part->tensor);
+    fmt_stats *s = &whole->stats;
+    s->rms = sqrt((s->rms * s->rms * n + part->stats.rms * part->stats.rms * more) / (n + more));
+    s->n_zero += part->stats.n_zero;
+    whole->raw_bytes += part->raw_bytes;
+    whole->tensor.shape[whole->axis] += part->tensor.shape[whole->axis]; /* no overflow: both have bytes on the tape */
+    return true;
+}
+
+bool rpl_value_same(rpl_value *v, int32_t round, const fmt_tape *a, const fmt_tape *b, int32_t vocab)
+{
+    enum { WORTH_BYTES = 4096 }; /* smaller values are decoded as fast */
+    fmt_tape_record whole, part;
+    fmt_tape_key key = { round, v->slot, FMT_TAPE_NO_RANK, v->name };
+    bool imported = fmt_tape_find(a, &key) >= 0 || fmt_tape_find(b, &key) >= 0;
+    if (!imported) key.rank = 0;
+    if (!same_part(a, b, &key, &whole)) return false;
+    int32_t n_ranks = imported ? 1 : whole.n_ranks;
+    if (n_ranks > ENG_RANKS_MAX || (n_ranks > 1 && whole.place == FMT_PLACE_PARTIAL)) return false;
+    if (whole.place == FMT_PLACE_SHARDED && whole.axis >= whole.tensor.ndim) return false;
+    for (key.rank = 1; key.rank < n_ranks; key.rank++)
+        if (!same_part(a, b, &key, &part) || !add_part(&whole, &part)) return false;
+    if (whole.raw_bytes < WORTH_BYTES || whole.stats.n_zero == (uint64_t)fmt_tensor_elems(&whole.tensor)) return false;
+    set_same(v, &whole.tensor, &whole.stats, vocab);
+    return true;
 }
 
 void rpl_value_compare(rpl_value *v, const fmt_tensor *a, const fmt_tensor *b, int32_t vocab)
@@ -77,10 +135,13 @@ void rpl_value_compare(rpl_value *v, const fmt_tensor *a, const fmt_tensor *b, i
     v->has_logits = is_logits(v, a, vocab);
     if (v->has_logits && equal) v->logits = same_logits(rows, cols);
     else if (v->has_logits) rpl_logits_of(a->data, b->data, rows, cols, &v->logits);
-    if (a->dtype == FMT_DTYPE_I32 && ends_with(v->name, ".ids") && cols >= 1 && cols <= RPL_TOP_K) {
-        v->has_ids = true;
-        rpl_ids_of(a->data, b->data, rows, (int32_t)cols, &v->ids);
-    }
+    v->has_ids = is_ids(v, a);
+    if (v->has_ids) rpl_ids_of(a->data, b->data, rows, (int32_t)cols, &v->ids);
+}
+
+bool rpl_one_sided(const rpl_value *v)
+{
+    return v->state == RPL_STATE_ONLY_A || v->state == RPL_STATE_ONLY_B || v->state == RPL_STATE_UNKNOWN;
 }
 
 void rpl_round_count(rpl_round *r, const rpl_value *v)
@@ -93,5 +154,5 @@ void rpl_round_count(rpl_round *r, const rpl_value *v)
         r->n_bytes += 2 * (uint64_t)v->m.n * fmt_dtype_bytes(v->a.dtype);
     }
     if (v->cls == RPL_CLASS_EQUAL) r->n_equal++;
-    else if (v->state != RPL_STATE_UNKNOWN) r->n_differ++;
+    else if (!rpl_one_sided(v)) r->n_differ++;
 }

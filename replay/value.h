@@ -7,9 +7,12 @@
 /* Compares two tensors (data set) into v: state, metrics, logits, ids, the numbers at the worst element. vocab: row length
  * that makes F32 rows logits, 0: unknown. cls is EQUAL, or UNPLACED for the caller to place. */
 void rpl_value_compare(rpl_value *v, const fmt_tensor *a, const fmt_tensor *b, int32_t vocab);
-/* What rpl_value_compare would say of two tensors with the same bits, from their shape and statistics: no NaN, no infinity, not
- * all zero (those are findings, and need the elements). */
-void rpl_value_same(rpl_value *v, const fmt_tensor *t, const fmt_stats *stats, int32_t vocab);
+/* The common case, without decoding either side: every rank's record of v has the same hash on both tapes, and the indexes'
+ * statistics rule out what only the elements could tell (NaN, infinities, all zero). Sets v as rpl_value_compare would.
+ * false: v is untouched and the elements have to be compared; always so for small values, partials and odd tapes. */
+bool rpl_value_same(rpl_value *v, int32_t round, const fmt_tape *a, const fmt_tape *b, int32_t vocab);
+/* One tape lacks the value, or what would tell: not compared, and no difference. An arm may lack a value. */
+bool rpl_one_sided(const rpl_value *v);
 /* Adds v to the counts of its round. */
 void rpl_round_count(rpl_round *r, const rpl_value *v);
 /* Same shape and dtype. */

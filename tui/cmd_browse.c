@@ -17,7 +17,7 @@ typedef struct words {
 
 static const cli_option OPTIONS[] = {
     { "--against", "ARM", "compare with a replay of T by this arm", CLI_STR, offsetof(words, against) },
-    { "--model", "MODEL", "the checkpoint of --against", CLI_STR, offsetof(words, model) },
+    { "--model", "MODEL", "the checkpoint of --against", CLI_IN, offsetof(words, model) },
     { "--at", "REF", "start at ROUND[/SLOT[/VALUE[INDEX]]], SLOT '-' for none; TAPE: may stand in front", CLI_STR,
       offsetof(words, at) },
     { "--keys", "FILE", "play recorded keys (Enter Down q /text ...), print the final screen; all is compared first",

@@ -10,24 +10,41 @@
 #include <stdatomic.h>
 
 enum { N_STEPS = 2, NO_ROUND = -1 };
+enum { KEPT_BYTES = 32 << 20 }; /* of full results: a screen shows one round of a few hundred KB */
 
-typedef _Atomic(const rpl_round *) result_slot;
+/* What is kept of every compared round for each of its requests. */
+typedef struct summary {
+    tui_verdict verdict;
+    int32_t first_origin, worst, n_same;
+    double worst_rel_l2, kl;
+} summary;
 
 struct tui_model {
     const fmt_tape *tape[TUI_SIDES];
-    cap_names *names[TUI_SIDES];
-    rpl_ordered *ordered;
-    eng_program *program[N_STEPS]; /* NULL: no config in the heads */
+    const cap_names *names[TUI_SIDES];   /* these three are the comparison's, or those of lone */
+    const rpl_ordered *ordered;
+    const eng_program *program[N_STEPS]; /* NULL: no config in the heads */
+    struct { cap_names *names; rpl_ordered *ordered; eng_program *program[N_STEPS]; } lone;
     tui_request *request;
     size_t n_requests, capacity;
     cap_value buffer;
-    /* Shared with the comparing thread, which alone calls compare. A result that is there never changes. */
+    int32_t *first_request;        /* [rounds + 1] of each round */
+    /* Shared with the comparing thread; while that one works, it alone calls compare. */
     rpl_compare *compare;          /* NULL: one tape */
-    result_slot *result;           /* [rounds] */
-    atomic_int n_done, wanted;
-    atomic_bool stop, failed;      /* failed: no memory */
     pthread_t thread;
     bool started;
+    atomic_int n_done;
+    atomic_bool stop, failed;      /* failed: no memory */
+    pthread_mutex_t lock;          /* of all that follows */
+    pthread_cond_t change;         /* a result is there, or the thread has ended */
+    bool working;
+    int32_t wanted, shown;         /* rounds: the next to compare; the one that a screen holds */
+    bool *compared;                /* [rounds] its summaries are there */
+    summary *summary;              /* [requests] */
+    const rpl_round **result;      /* [rounds] NULL: not compared, or not kept */
+    int32_t *kept;                 /* [rounds] a ring of the rounds with results, the oldest at kept_first */
+    int32_t kept_first, n_kept;
+    uint64_t kept_bytes;
 };
 
 const tui_verdict_look TUI_VERDICT[TUI_VERDICT_COUNT] = {
@@ -54,25 +71,84 @@ tui_verdict tui_verdict_of(const rpl_value *v)
 
 /* ---- comparing ---- */
 
+/* The round's comparison summed for one request. */
+static summary summarise(const tui_request *r, const rpl_round *round)
+{
+    summary s = { .verdict = TUI_VERDICT_NONE, .first_origin = -1, .worst = -1, .n_same = -1, .worst_rel_l2 = (double)NAN,
+                  .kl = (double)NAN };
+    for (int32_t i = 0; i < round->n_values; i++) {
+        const rpl_value *v = &round->value[i];
+        if (v->slot != FMT_TAPE_NO_SLOT && v->slot != r->slot) continue;
+        tui_verdict verdict = tui_verdict_of(v);
+        if (verdict > s.verdict) s.verdict = verdict;
+        if (verdict == TUI_VERDICT_ORIGIN && s.first_origin < 0) s.first_origin = i;
+        if (v->state != RPL_STATE_COMPARED) continue;
+        if (tui_is_different(verdict) && tui_is_float(v->a.dtype) && !(v->m.rel_l2 <= s.worst_rel_l2)) {
+            s.worst_rel_l2 = v->m.rel_l2;
+            s.worst = i;
+        }
+        if (v->has_logits && !(v->logits.kl_max <= s.kl)) s.kl = v->logits.kl_max;
+    }
+    for (int32_t i = 0; i < round->n_drafts; i++)
+        if (round->draft[i].entry == r->entry) s.n_same = round->draft[i].n_same;
+    return s;
+}
+
+/* Takes in a result and puts the oldest ones aside, but never this one or the one on the screen. Locked. */
+static void keep(tui_model *m, int32_t i, const rpl_round *r)
+{
+    int32_t rounds = tui_model_rounds(m);
+    m->result[i] = r;
+    m->kept[(m->kept_first + m->n_kept++) % rounds] = i;
+    m->kept_bytes += rpl_round_bytes(r);
+    for (int32_t n = m->n_kept; n > 0 && m->kept_bytes > KEPT_BYTES; n--) {
+        int32_t old = m->kept[m->kept_first];
+        m->kept_first = (m->kept_first + 1) % rounds;
+        m->n_kept--;
+        if (old == i || old == m->shown) {
+            m->kept[(m->kept_first + m->n_kept++) % rounds] = old;
+            continue;
+        }
+        m->kept_bytes -= rpl_round_bytes(m->result[old]);
+        m->result[old] = NULL;
+        rpl_compare_forget(m->compare, old);
+    }
+    if (m->compared[i]) return;
+    for (int32_t k = m->first_request[i]; k < m->first_request[i + 1]; k++) m->summary[k] = summarise(&m->request[k], r);
+    m->compared[i] = true;
+    atomic_fetch_add(&m->n_done, 1);
+}
+
+/* Compares a round with the lock let go. Locked. */
+static void compare_one(tui_model *m, int32_t i)
+{
+    const rpl_round *r;
+    pthread_mutex_unlock(&m->lock);
+    err_code rc = rpl_compare_round(m->compare, i, &r, NULL);
+    pthread_mutex_lock(&m->lock);
+    if (rc == ERR_OK) keep(m, i, r);
+    else atomic_store(&m->failed, true);
+}
+
 static void *compare_rounds(void *model)
 {
     tui_model *m = model;
-    int32_t n = tui_model_rounds(m), next = 0;
-    while (!atomic_load(&m->stop)) {
-        const rpl_round *r;
-        int32_t i = atomic_exchange(&m->wanted, NO_ROUND);
-        if (i == NO_ROUND || atomic_load(&m->result[i])) {
-            while (next < n && atomic_load(&m->result[next])) next++;
-            if (next == n) break;
+    int32_t next = 0;
+    pthread_mutex_lock(&m->lock);
+    while (!atomic_load(&m->stop) && !atomic_load(&m->failed)) {
+        int32_t i = m->wanted;
+        m->wanted = NO_ROUND;
+        if (i == NO_ROUND || m->result[i]) {
+            while (next < tui_model_rounds(m) && m->compared[next]) next++;
+            if (next == tui_model_rounds(m)) break;
             i = next;
         }
-        if (rpl_compare_round(m->compare, i, &r, NULL) != ERR_OK) {
-            atomic_store(&m->failed, true);
-            break;
-        }
-        atomic_store(&m->result[i], r);
-        atomic_fetch_add(&m->n_done, 1);
+        compare_one(m, i);
+        pthread_cond_broadcast(&m->change);
     }
+    m->working = false;
+    pthread_cond_broadcast(&m->change);
+    pthread_mutex_unlock(&m->lock);
     return NULL;
 }
 
@@ -84,8 +160,10 @@ err_code tui_model_start(tui_model *m, err *e)
     sigfillset(&others); /* all other signals are for the thread that owns the terminal */
     for (size_t i = 0; i < COUNT_OF(FAULTS); i++) sigdelset(&others, FAULTS[i]);
     pthread_sigmask(SIG_SETMASK, &others, &before);
+    m->working = true;
     int failure = pthread_create(&m->thread, NULL, compare_rounds, m);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failure) m->working = false;
     if (failure) return err_set(e, ERR_SYSTEM, "a thread cannot be started: %s", strerror(failure));
     m->started = true;
     return ERR_OK;
@@ -99,7 +177,10 @@ err_code tui_model_finish(tui_model *m, err *e)
 
 void tui_model_want(tui_model *m, int32_t round_index)
 {
-    if (m->compare && !atomic_load(&m->result[round_index])) atomic_store(&m->wanted, round_index);
+    if (!m->compare) return;
+    pthread_mutex_lock(&m->lock);
+    if (!m->compared[round_index]) m->wanted = round_index;
+    pthread_mutex_unlock(&m->lock);
 }
 
 int32_t tui_model_rounds(const tui_model *m) { return rpl_ordered_rounds(m->ordered); }
@@ -110,9 +191,19 @@ bool tui_model_is_working(const tui_model *m)
     return m->started && !atomic_load(&m->failed) && tui_model_rounds_done(m) < tui_model_rounds(m);
 }
 
-const rpl_round *tui_model_result(const tui_model *m, int32_t round_index)
+const rpl_round *tui_model_result(tui_model *m, int32_t round_index)
 {
-    return m->compare ? atomic_load(&m->result[round_index]) : NULL;
+    if (!m->compare) return NULL;
+    pthread_mutex_lock(&m->lock);
+    m->shown = round_index;
+    while (m->compared[round_index] && !m->result[round_index] && m->working) { /* not kept: again, before all others */
+        m->wanted = round_index;
+        pthread_cond_wait(&m->change, &m->lock);
+    }
+    if (m->compared[round_index] && !m->result[round_index]) compare_one(m, round_index);
+    const rpl_round *r = m->result[round_index];
+    pthread_mutex_unlock(&m->lock);
+    return r;
 }
 
 /* ---- requests ---- */
@@ -242,32 +333,21 @@ static err_code add_round(tui_model *m, int32_t i, seen_slot **slots, size_t *ca
 
 int32_t tui_model_requests(const tui_model *m) { return (int32_t)m->n_requests; }
 
-/* Sums the round's comparison for one request. */
-static void summarise(tui_request *r, const rpl_round *round)
-{
-    r->verdict = TUI_VERDICT_NONE;
-    for (int32_t i = 0; i < round->n_values; i++) {
-        const rpl_value *v = &round->value[i];
-        if (v->slot != FMT_TAPE_NO_SLOT && v->slot != r->slot) continue;
-        tui_verdict verdict = tui_verdict_of(v);
-        if (verdict > r->verdict) r->verdict = verdict;
-        if (verdict == TUI_VERDICT_ORIGIN && r->first_origin < 0) r->first_origin = i;
-        if (v->state != RPL_STATE_COMPARED) continue;
-        if (tui_is_different(verdict) && tui_is_float(v->a.dtype) && !(v->m.rel_l2 <= r->worst_rel_l2)) {
-            r->worst_rel_l2 = v->m.rel_l2;
-            r->worst = i;
-        }
-        if (v->has_logits && !(v->logits.kl_max <= r->kl)) r->kl = v->logits.kl_max;
-    }
-    for (int32_t i = 0; i < round->n_drafts; i++)
-        if (round->draft[i].entry == r->entry) r->n_same = round->draft[i].n_same;
-}
-
 const tui_request *tui_model_request(tui_model *m, int32_t i)
 {
     tui_request *r = &m->request[i];
-    const rpl_round *round = r->verdict == TUI_VERDICT_PENDING ? tui_model_result(m, r->round_index) : NULL;
-    if (round) summarise(r, round);
+    if (r->verdict != TUI_VERDICT_PENDING) return r;
+    pthread_mutex_lock(&m->lock);
+    if (m->compared[r->round_index]) {
+        const summary *s = &m->summary[i];
+        r->verdict = s->verdict;
+        r->first_origin = s->first_origin;
+        r->worst = s->worst;
+        r->n_same = s->n_same;
+        r->worst_rel_l2 = s->worst_rel_l2;
+        r->kl = s->kl;
+    }
+    pthread_mutex_unlock(&m->lock);
     return r;
 }
 
@@ -392,16 +472,33 @@ void tui_model_identity(const tui_model *m, int side, char *buf, size_t bytes)
              word_of(head, "level"));
 }
 
-static err_code make_programs(tui_model *m, err *e)
+static err_code open_lone(tui_model *m, err *e)
 {
     eng_config config;
-    for (int side = TUI_B; side >= TUI_A; side--) {
-        const json_t *object = m->tape[side] ? json_object_get(fmt_tape_head(m->tape[side]), "config") : NULL;
-        if (!object || eng_config_parse(object, "tape head", &config, NULL) != ERR_OK) continue;
-        for (int step = 0; step < N_STEPS; step++)
-            TRY(eng_program_make(&config, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &m->program[step], e));
-        break;
+    TRY(cap_names_make(m->tape[TUI_A], &m->lone.names, e));
+    TRY(rpl_ordered_make(m->lone.names, NULL, &m->lone.ordered, e));
+    m->names[TUI_A] = m->lone.names;
+    m->ordered = m->lone.ordered;
+    const json_t *object = json_object_get(fmt_tape_head(m->tape[TUI_A]), "config");
+    if (!object || eng_config_parse(object, "tape head", &config, NULL) != ERR_OK) return ERR_OK;
+    for (int step = 0; step < N_STEPS; step++) {
+        TRY(eng_program_make(&config, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &m->lone.program[step], e));
+        m->program[step] = m->lone.program[step];
     }
+    return ERR_OK;
+}
+
+static err_code open_pair(tui_model *m, err *e)
+{
+    TRY(rpl_compare_open(m->tape[TUI_A], m->tape[TUI_B], NULL, NULL, &m->compare, e));
+    for (int side = TUI_A; side < TUI_SIDES; side++) m->names[side] = rpl_compare_names(m->compare, side);
+    for (int step = 0; step < N_STEPS; step++) m->program[step] = rpl_compare_program(m->compare, (eng_step_kind)step);
+    m->ordered = rpl_compare_ordered(m->compare);
+    size_t rounds = (size_t)tui_model_rounds(m) + 1;
+    m->result = mem_alloc(rounds, sizeof *m->result);
+    m->kept = mem_alloc(rounds, sizeof *m->kept);
+    m->compared = mem_alloc(rounds, sizeof *m->compared);
+    if (!m->result || !m->kept || !m->compared) return err_set(e, ERR_NOMEM, "no memory for %zu rounds", rounds);
     return ERR_OK;
 }
 
@@ -409,18 +506,16 @@ static err_code open_model(tui_model *m, err *e)
 {
     seen_slot *slots = NULL;
     size_t slots_capacity = 0;
-    for (int side = TUI_A; side < TUI_SIDES; side++)
-        if (m->tape[side]) TRY(cap_names_make(m->tape[side], &m->names[side], e));
-    TRY(rpl_ordered_make(m->names[TUI_A], m->names[TUI_B], &m->ordered, e));
-    TRY(make_programs(m, e));
-    if (m->tape[TUI_B]) {
-        m->result = mem_alloc((size_t)tui_model_rounds(m) + 1, sizeof *m->result);
-        if (!m->result) return err_set(e, ERR_NOMEM, "no memory for %d rounds", tui_model_rounds(m));
-        TRY(rpl_compare_open(m->tape[TUI_A], m->tape[TUI_B], NULL, NULL, &m->compare, e));
+    TRY(m->tape[TUI_B] ? open_pair(m, e) : open_lone(m, e));
+    m->first_request = mem_alloc((size_t)tui_model_rounds(m) + 1, sizeof *m->first_request);
+    err_code rc = m->first_request ? ERR_OK : err_set(e, ERR_NOMEM, "no memory for %d rounds", tui_model_rounds(m));
+    for (int32_t i = 0; rc == ERR_OK && i < tui_model_rounds(m); i++) {
+        rc = add_round(m, i, &slots, &slots_capacity, e);
+        m->first_request[i + 1] = (int32_t)m->n_requests;
     }
-    err_code rc = ERR_OK;
-    for (int32_t i = 0; rc == ERR_OK && i < tui_model_rounds(m); i++) rc = add_round(m, i, &slots, &slots_capacity, e);
     free(slots);
+    m->summary = rc == ERR_OK ? mem_alloc(m->n_requests + 1, sizeof *m->summary) : NULL;
+    if (rc == ERR_OK && !m->summary) rc = err_set(e, ERR_NOMEM, "no memory for %zu requests", m->n_requests);
     return rc;
 }
 
@@ -431,7 +526,9 @@ err_code tui_model_open(const fmt_tape *a, const fmt_tape *b, tui_model **out, e
     if (!m) return err_set(e, ERR_NOMEM, "no memory for the browser");
     m->tape[TUI_A] = a;
     m->tape[TUI_B] = b;
-    atomic_store(&m->wanted, NO_ROUND);
+    m->wanted = m->shown = NO_ROUND;
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->change, NULL);
     err_code rc = open_model(m, e);
     if (rc != ERR_OK) {
         tui_model_close(m);
@@ -447,11 +544,17 @@ void tui_model_close(tui_model *m)
     atomic_store(&m->stop, true);
     if (m->started) pthread_join(m->thread, NULL);
     rpl_compare_close(m->compare);
-    for (int side = TUI_A; side < TUI_SIDES; side++) cap_names_free(m->names[side]);
-    for (int step = 0; step < N_STEPS; step++) eng_program_free(m->program[step]);
-    rpl_ordered_free(m->ordered);
+    cap_names_free(m->lone.names);
+    for (int step = 0; step < N_STEPS; step++) eng_program_free(m->lone.program[step]);
+    rpl_ordered_free(m->lone.ordered);
     cap_value_fini(&m->buffer);
     free((void *)m->result);
+    free(m->kept);
+    free(m->compared);
+    free(m->summary);
+    free(m->first_request);
+    pthread_cond_destroy(&m->change);
+    pthread_mutex_destroy(&m->lock);
     free(m->request);
     free(m);
 }

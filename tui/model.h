@@ -1,7 +1,8 @@
 /* The model: what the screens show of one tape, or of two side by side.
  *
  * Opening reads indexes only. The comparison runs round by round on a thread of its own and never makes a screen wait: a
- * round's result is there, or not yet. Everything else is called by one thread. */
+ * round's result is there, or not yet. Of every round a summary per request is kept; the results themselves only of the
+ * last rounds compared, and older ones are compared again when they are looked at. Everything else is called by one thread. */
 #ifndef TUI_MODEL_H
 #define TUI_MODEL_H
 
@@ -63,8 +64,9 @@ void tui_model_want(tui_model *m, int32_t round_index);
 int32_t tui_model_rounds(const tui_model *m);
 int32_t tui_model_rounds_done(const tui_model *m);
 bool tui_model_is_working(const tui_model *m); /* more results will come */
-/* NULL: not compared, or nothing to compare with. Its values are those of tui_model_values, in the same order. */
-const rpl_round *tui_model_result(const tui_model *m, int32_t round_index);
+/* NULL: not compared yet, or nothing to compare with. Its values are those of tui_model_values, in the same order. Valid
+ * until another round is asked for. Takes one round's comparing where it is no longer kept. */
+const rpl_round *tui_model_result(tui_model *m, int32_t round_index);
 
 /* ---- requests and values ---- */
 int32_t tui_model_requests(const tui_model *m);

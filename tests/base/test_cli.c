@@ -4,13 +4,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "base/cli.h"
 
 typedef struct options {
     bool deep;
-    const char *arm, *out;
+    const char *arm, *out, *script;
     int64_t tp, count;
     cli_list taps;
 } options;
@@ -18,14 +20,15 @@ typedef struct options {
 static const cli_option OPTIONS[] = {
     { "--deep", NULL, "a flag", CLI_FLAG, offsetof(options, deep) },
     { "--arm", "ARM", "a text", CLI_STR, offsetof(options, arm) },
-    { "-o", "FILE", "a short name", CLI_STR, offsetof(options, out) },
+    { "-o", "FILE", "a short name", CLI_OUT, offsetof(options, out) },
+    { "--script", "FILE", "an input", CLI_IN, offsetof(options, script) },
     { "--tp", "N", "a number", CLI_INT, offsetof(options, tp) },
     { "--count", "N", "a number from 1 on", CLI_COUNT, offsetof(options, count) },
     { "--tap", "PATTERN", "several", CLI_MULTI, offsetof(options, taps) },
 };
-static const cli_command COMMAND = { "sample", "MODEL [PATTERN]", "a command", OPTIONS, 6, NULL };
-static const cli_command MANY = { "many", "TAPE..", "a command", OPTIONS, 6, NULL };
-static const cli_command NONE = { "none", "", "a command", OPTIONS, 6, NULL };
+static const cli_command COMMAND = { "sample", "MODEL [PATTERN]", "a command", OPTIONS, sizeof OPTIONS / sizeof OPTIONS[0], NULL };
+static const cli_command MANY = { "many", "TAPE..", "a command", OPTIONS, sizeof OPTIONS / sizeof OPTIONS[0], NULL };
+static const cli_command NONE = { "none", "", "a command", OPTIONS, sizeof OPTIONS / sizeof OPTIONS[0], NULL };
 
 typedef struct parsed {
     options o;
@@ -44,6 +47,45 @@ static err_code parse(const cli_command *c, const char *line, parsed *p)
     for (char *s = strtok(copy, " "); s; s = strtok(NULL, " ")) argv[argc++] = strcmp(s, "''") ? s : s + 2;
     *p = (parsed){ 0 };
     return cli_parse(c, argc, argv, &p->o, &p->common, &p->args, &p->e);
+}
+
+static void touch(const char *path)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fclose(f);
+}
+
+/* The same file under any name, and the files of a checkpoint folder; what is not there yet destroys nothing. */
+static void an_output_that_is_an_input_is_refused(void **state)
+{
+    (void)state;
+    static const char *const BAD[] = {
+        "in.tape -o in.tape", "in.tape -o ./in.tape", "in.tape -o link.tape", "in.tape -o hard.tape", "x --script in.tape -o in.tape",
+        "folder -o folder/config.json", "folder/ -o ./folder/a.safetensors",
+    };
+    static const char *const GOOD[] = {
+        "in.tape -o out.tape", "folder -o folder/new.safetensors", "folder -o folder/note.tape", "folder -o in.tape", "none -o none",
+    };
+    parsed p;
+    char folder[] = "cli-XXXXXX", home[4096];
+    assert_non_null(getcwd(home, sizeof home));
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(mkdir("folder", 0700), 0);
+    touch("in.tape");
+    touch("folder/config.json");
+    touch("folder/a.safetensors");
+    touch("folder/note.tape");
+    assert_int_equal(symlink("in.tape", "link.tape"), 0);
+    assert_int_equal(link("in.tape", "hard.tape"), 0);
+    for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
+        if (parse(&COMMAND, BAD[i], &p) != ERR_ARG) fail_msg("%s", BAD[i]);
+        assert_non_null(strstr(p.e.msg, "-o"));
+    }
+    for (size_t i = 0; i < sizeof GOOD / sizeof GOOD[0]; i++)
+        if (parse(&COMMAND, GOOD[i], &p) != ERR_OK) fail_msg("%s: %s", GOOD[i], p.e.msg);
+    assert_int_equal(chdir(home), 0);
 }
 
 static void a_count_is_one_or_more(void **state)
@@ -210,6 +252,7 @@ int main(void)
         cmocka_unit_test(too_many_of_anything_are_refused),
         cmocka_unit_test(help_comes_before_the_count_of_arguments),
         cmocka_unit_test(integers_are_whole_decimal_and_in_range),
+        cmocka_unit_test(an_output_that_is_an_input_is_refused),
         cmocka_unit_test(patterns_match_as_globs_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 """The browser as a user drives it: recorded keys in, a screen out; and live, on a pseudo-terminal."""
-import fcntl, os, pty, select, signal, struct, subprocess, termios, time
+import fcntl, json, os, pty, select, signal, struct, subprocess, termios, time
 import lib
 from lib import check
 
@@ -50,6 +50,33 @@ def a_reference_comes_back_to_its_element(p):
     check(ref.startswith('a.tape:'), ref)
     check(ref[ref.index('['):] in screen(p, '', a, b, '--at', ref), f'{ref} is not where --at goes')
     check(p.ok('show', ref).stdout, f'show does not take {ref}')
+
+
+def what_diff_says_of_another_rank_count_can_be_shown(p):
+    """The line that diff ends with, and every difference of its report, whether cut, partial or replicated."""
+    a, _ = tapes(p)
+    p.ok('record', 'model', '--script', 's.safetensors', '-o', 'two.tape', '--arm', 'native-packed', '--acc', 'f64', '--tp', 2, '--level', 'deep')
+    for x, y in ((a, 'two.tape'), ('two.tape', a)):
+        line = next(t for t in p.ok('diff', x, y, exits=(1,)).stdout.split('\n') if t.startswith('look closer:'))
+        check('0x' in p.ok('show', line.split("'")[1]).stdout, line)
+    places, cut = set(), json.loads(p.ok('show', 'two.tape:0/-/s0.ffn.shared@r1', '--json').stdout)
+    for line in map(json.loads, p.ok('diff', a, 'two.tape', '--json', exits=(1,)).stdout.splitlines()):
+        if line['type'] != 'value' or 'metrics' not in line:
+            continue
+        worst, index = line['metrics']['worst'], []
+        for n in reversed(line['b']['shape']):
+            index.insert(0, worst % n)
+            worst //= n
+        slot = '-' if line['slot'] is None else line['slot']
+        ref = f'two.tape:{line["round"]}/{slot}/{line["value"]}{index}'
+        got = json.loads(p.ok('show', ref, '--json').stdout)
+        check(got['element']['value'] == line['metrics']['b_worst'], f'{ref} is {got["element"]}, not {line["metrics"]}')
+        check(got['shape'] == line['b']['shape'] and got['ranks'] == 2, f'{ref}: {got}')
+        places.add(got['place'])
+        if len(places) == 3:
+            break
+    check('partial' in places and len(places) >= 2, f'only {places} differ')
+    check('joined' not in cut and cut['ref'].endswith('@r1'), f'one rank alone: {cut}')
 
 
 def one_tape_alone_and_a_replay_are_browsed(p):
@@ -206,7 +233,8 @@ def keys_answer_while_rounds_are_compared(p):
 
 
 lib.main([recorded_keys_print_the_final_screen, the_first_origin_is_the_one_that_diff_names,
-          a_reference_comes_back_to_its_element, one_tape_alone_and_a_replay_are_browsed, ascii_screens_are_ascii,
+          a_reference_comes_back_to_its_element,
+          what_diff_says_of_another_rank_count_can_be_shown, one_tape_alone_and_a_replay_are_browsed, ascii_screens_are_ascii,
           what_is_wrong_is_named,
           live_keys_work_and_quitting_restores_the_terminal, a_signal_restores_the_terminal,
           stopping_and_coming_back_keeps_the_screen, a_resized_terminal_is_filled, keys_answer_while_rounds_are_compared])

@@ -1,4 +1,4 @@
-/* The program as data: what spec/taps.md names is there once, in order, with its shape; nothing reads what nobody made. */
+/* The program as data: what docs/values.md names is there once, in order, with its shape; nothing reads what nobody made. */
 #include "engine/plan.h"
 #include "engine/program.h"
 
@@ -44,7 +44,7 @@ static void names_are_unique(void **state)
 
 typedef struct spec_row { const char *name; int64_t d0, d1, d2; } spec_row;
 
-/* spec/taps.md, official sizes, B = 2, n_out = 4, one rank */
+/* docs/values.md, official sizes, B = 2, n_out = 4, one rank */
 static const spec_row SPEC[] = {
     { "ids", 10, 1, 1 }, { "block_pos", 10, 1, 1 }, { "x0", 10, 4, 5120 },
     { "s0.attn.mix_pre", 10, 4, 1 }, { "s0.attn.mix_post", 10, 4, 1 }, { "s2.attn.mix_comb", 10, 4, 4 },

@@ -90,6 +90,11 @@ static inline char *case_path(const char *folder, const char *name, char buf[128
 static inline json_t *case_head(void) { return json_pack("{s:s, s:{s:s}}", "format", "sparktape", "identity", "arm",
                                                          "mirror"); }
 
+enum {
+    CASE_RECORDS = 9, /* per round of case_write */
+    CASE_ELEMS = 128, /* of its float values: few, since tests damage every byte */
+};
+
 /* A small tape with every tier and transform: n_rounds rounds of values on 2 ranks, each round flushed. */
 static inline fmt_tape_writer *case_write(const char *path, int n_rounds, uint64_t seed)
 {
@@ -99,11 +104,11 @@ static inline fmt_tape_writer *case_write(const char *path, int n_rounds, uint64
     json_decref(head);
     for (int r = 0; r < n_rounds; r++) {
         uint64_t s = seed + 100 * (uint64_t)r;
-        int64_t shape[2] = { 4, 64 };
-        uint8_t *qdq = case_data(FMT_DTYPE_BF16, 256, CASE_QDQ, s), *noise = case_data(FMT_DTYPE_BF16, 256, CASE_NOISE,
-                                                                                       s + 1);
-        uint8_t *other = case_data(FMT_DTYPE_BF16, 256, CASE_NOISE, s + 1), *f32 = case_data(FMT_DTYPE_F32, 256,
-                                                                                             CASE_NOISE, s + 2);
+        int64_t shape[2] = { 4, CASE_ELEMS / 4 };
+        uint8_t *qdq = case_data(FMT_DTYPE_BF16, CASE_ELEMS, CASE_QDQ, s);
+        uint8_t *noise = case_data(FMT_DTYPE_BF16, CASE_ELEMS, CASE_NOISE, s + 1);
+        uint8_t *other = case_data(FMT_DTYPE_BF16, CASE_ELEMS, CASE_NOISE, s + 1);
+        uint8_t *f32 = case_data(FMT_DTYPE_F32, CASE_ELEMS, CASE_NOISE, s + 2);
         uint8_t *ids = case_data(FMT_DTYPE_I32, 20, CASE_NOISE, s + 3);
         other[40] ^= 1;
         fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, qdq, 2, shape);
@@ -132,8 +137,6 @@ static inline fmt_tape_writer *case_write(const char *path, int n_rounds, uint64
     }
     return w;
 }
-
-enum { CASE_RECORDS = 9 }; /* per round of case_write */
 
 static inline void case_finish(fmt_tape_writer *w)
 {

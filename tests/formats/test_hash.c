@@ -56,6 +56,18 @@ static void every_length_alignment_and_path_gives_the_crc_of_the_definition(void
         }
 }
 
+static void long_data_gives_the_crc_of_the_definition(void **state)
+{
+    (void)state;
+    static uint8_t data[10000]; /* several turns of every inner loop */
+    fill(data, sizeof data);
+    for (size_t n = sizeof data - 3300; n <= sizeof data; n += 11) {
+        uint32_t wanted = crc_by_bits(5, data, n);
+        assert_int_equal(fmt_crc32c(5, data, n), wanted);
+        assert_int_equal(~crc32c_tables(~5u, data, n), wanted);
+    }
+}
+
 static void the_crc_of_two_pieces_is_the_crc_of_the_whole(void **state)
 {
     (void)state;
@@ -133,6 +145,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_values),
         cmocka_unit_test(every_length_alignment_and_path_gives_the_crc_of_the_definition),
+        cmocka_unit_test(long_data_gives_the_crc_of_the_definition),
         cmocka_unit_test(the_crc_of_two_pieces_is_the_crc_of_the_whole),
         cmocka_unit_test(every_flipped_bit_changes_both),
         cmocka_unit_test(order_and_length_change_the_hash),

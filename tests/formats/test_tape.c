@@ -174,7 +174,7 @@ static void check_case(const fmt_tape *t, int n_rounds)
         assert_int_equal(json_integer_value(json_object_get(event, "n")), r);
         int64_t i = fmt_tape_find(t, &(fmt_tape_key){ r, FMT_TAPE_NO_SLOT, 1, "s1.attn_out" });
         assert_int_equal(i, first + 4);
-        uint8_t got[512], *want = case_data(FMT_DTYPE_BF16, 256, CASE_NOISE, 1 + 100 * (uint64_t)r + 1);
+        uint8_t got[2 * CASE_ELEMS], *want = case_data(FMT_DTYPE_BF16, CASE_ELEMS, CASE_NOISE, 1 + 100 * (uint64_t)r + 1);
         want[40] ^= 1;
         OK(fmt_tape_get(t, (size_t)i, got, sizeof got, e));
         assert_memory_equal(got, want, sizeof got);
@@ -186,7 +186,7 @@ static void check_case(const fmt_tape *t, int n_rounds)
         assert_true(rec.stats.max > 0);
         assert_int_equal(rec.raw_bytes, 0);
         assert_int_equal(fmt_tape_get(t, first + 6, got, sizeof got, &why), ERR_INPUT);
-        assert_int_equal(fmt_tape_get(t, (size_t)i, got, 511, &why), ERR_ARG);
+        assert_int_equal(fmt_tape_get(t, (size_t)i, got, sizeof got - 1, &why), ERR_ARG);
         assert_non_null(strstr(why.msg, "/s1.attn_out@r1"));
     }
     size_t first, n;

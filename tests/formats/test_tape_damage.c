@@ -1,6 +1,7 @@
 /* Damage: found wherever it is, bounded, survived. */
 #include "tests/formats/tape_cases.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,17 +12,61 @@ static size_t good_bytes;
 static fmt_tape *original;
 
 enum { ROUNDS = 2 };
+static size_t per_round; /* records */
 
-static int setup(void **state)
+static void setup_folder(void)
 {
-    (void)state;
     case_folder(folder);
     case_path(folder, "good.tape", path);
     case_path(folder, "bad.tape", bad);
     case_path(folder, "out.tape", out);
-    case_finish(case_write(path, ROUNDS, 1));
+}
+
+static void setup_good(size_t records)
+{
+    per_round = records;
     good = case_read_file(path, &good_bytes);
     OK(fmt_tape_open(path, &original, e));
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    setup_folder();
+    case_finish(case_write(path, ROUNDS, 1));
+    setup_good(CASE_RECORDS);
+    return 0;
+}
+
+/* A tape short enough to read it whole for each of its bytes: a chunk a round with a value that differs a little between
+ * two ranks, one that a transform shortens, a tier without payload, an event. */
+static int setup_short(void **state)
+{
+    (void)state;
+    fmt_tape_writer *w;
+    json_t *head = case_head(), *event = json_pack("{s:s}", "event", "drop");
+    setup_folder();
+    OK(fmt_tape_create(path, head, &w, e));
+    for (int r = 0; r < ROUNDS; r++) {
+        uint8_t *a = case_data(FMT_DTYPE_BF16, 64, CASE_NOISE, (uint64_t)r), *b = case_data(FMT_DTYPE_BF16, 64, CASE_NOISE,
+                                                                                            (uint64_t)r);
+        uint8_t *qdq = case_data(FMT_DTYPE_BF16, 64, CASE_QDQ, (uint64_t)r);
+        b[40] ^= 1;
+        fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, qdq, 2, (int64_t[]){ 2, 32 });
+        OK(fmt_tape_put_ranks(w, &(fmt_tape_key){ r, 0, 0, "x" }, &t, (const void *const[]){ a, b }, FMT_PLACE_PARTIAL, 0, 2,
+                              FMT_TIER_TENSOR, e));
+        OK(fmt_tape_put(w, &(fmt_tape_key){ r, 0, 0, "kv" }, &t, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR, e));
+        OK(fmt_tape_put(w, &(fmt_tape_key){ r, 0, 0, "x.stats" }, &t, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_STATS, e));
+        OK(fmt_tape_put_event(w, r, event, e));
+        OK(fmt_tape_flush(w, e));
+        free(a);
+        free(b);
+        free(qdq);
+    }
+    case_finish(w);
+    json_decref(head);
+    json_decref(event);
+    setup_good(4);
     return 0;
 }
 
@@ -99,26 +144,31 @@ static void a_sound_tape_has_no_faults(void **state)
     assert_int_equal(yields_only_truth(path), ROUNDS * CASE_RECORDS);
 }
 
+static void set_byte(int fd, size_t at, uint8_t byte) { assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1); }
+
 static void every_flipped_byte_is_found_and_costs_one_chunk_at_most(void **state)
 {
     (void)state;
+    case_write_file(bad, good, good_bytes); /* once: the rest happens in place, which saves most of the time */
+    int fd = open(bad, O_WRONLY);
+    assert_true(fd >= 0);
     for (size_t at = 0; at < good_bytes; at++) {
-        good[at] ^= (uint8_t)(1u << at % 8);
-        case_write_file(bad, good, good_bytes);
+        set_byte(fd, at, good[at] ^ (uint8_t)(1u << at % 8));
         if (is_sound(bad)) fail_msg("a flipped bit %zu of byte %zu was not found", at % 8, at);
-        size_t kept = at % 3 ? ROUNDS * CASE_RECORDS : yields_only_truth(bad);
-        if (at >= FMT_PRELUDE_BYTES && kept < (ROUNDS - 1) * CASE_RECORDS)
-            fail_msg("a flipped byte %zu left %zu records of %d", at, kept, ROUNDS * CASE_RECORDS);
+        size_t kept = at % 3 ? ROUNDS * per_round : yields_only_truth(bad);
+        if (at >= FMT_PRELUDE_BYTES && kept < (ROUNDS - 1) * per_round)
+            fail_msg("a flipped byte %zu left %zu records of %zu", at, kept, ROUNDS * per_round);
         if (at % 101 == 0) {
             fmt_tape_loss lost;
             OK(fmt_tape_recover(bad, out, &lost, NULL, e));
             assert_true(is_sound(out));
             assert_int_equal(yields_only_truth(out), lost.kept_records);
-            assert_int_equal(lost.kept_records + lost.lost_records, ROUNDS * CASE_RECORDS);
-            assert_true(lost.kept_records >= (ROUNDS - 1) * CASE_RECORDS);
+            assert_int_equal(lost.kept_records + lost.lost_records, ROUNDS * per_round);
+            assert_true(lost.kept_records >= (ROUNDS - 1) * per_round);
         }
-        good[at] ^= (uint8_t)(1u << at % 8);
+        set_byte(fd, at, good[at]);
     }
+    close(fd);
 }
 
 /* Records whose chunks lie wholly before a cut. */
@@ -128,17 +178,18 @@ static size_t records_before(size_t cut)
     int n = chunks_of(chunk);
     size_t records = 0;
     for (int i = 0; i < n; i++)
-        if (chunk[i].kind == FMT_CHUNK_DATA && fmt_chunk_end(&chunk[i]) <= cut) records += CASE_RECORDS;
+        if (chunk[i].kind == FMT_CHUNK_DATA && fmt_chunk_end(&chunk[i]) <= cut) records += per_round;
     return records;
 }
 
 static void every_truncation_is_found_and_keeps_every_chunk_before_it(void **state)
 {
     (void)state;
-    for (size_t cut = 0; cut < good_bytes; cut++) {
+    case_write_file(bad, good, good_bytes);
+    for (size_t cut = good_bytes; cut-- > 0; ) {
         err why;
         fmt_tape_loss lost;
-        case_write_file(bad, good, cut);
+        assert_int_equal(truncate(bad, (off_t)cut), 0);
         assert_false(is_sound(bad));
         size_t want = records_before(cut);
         if (cut % 3 == 0) assert_int_equal(yields_only_truth(bad), want);
@@ -197,12 +248,12 @@ static void lies_behind_right_checksums_are_survived(void **state)
             memcpy(copy, good, good_bytes);
             uint8_t *h = copy + chunk[i].offset, *meta = h + FMT_CHUNK_HEADER_BYTES;
             meta[at] = at % 3 ? LIE[(at + (uint32_t)i) % COUNT_OF(LIE)] : (uint8_t)(meta[at] + 1);
-            fmt_chunk_put_header(h, chunk[i].kind, chunk[i].sequence, meta, chunk[i].meta_bytes, meta + chunk[i].meta_bytes,
-                                 chunk[i].body_bytes);
+            fmt_chunk_put_header(h, chunk[i].kind, chunk[i].sequence, meta, chunk[i].meta_bytes, chunk[i].body_bytes,
+                                 fmt_crc32c(0, meta + chunk[i].meta_bytes, chunk[i].body_bytes));
             case_write_file(bad, copy, good_bytes);
             fmt_tape *t;
             err why;
-            is_sound(bad);
+            bool sound = is_sound(bad);
             if (fmt_tape_open(bad, &t, &why) != ERR_OK) continue;
             for (size_t r = 0; r < fmt_tape_count(t); r++) {
                 fmt_tape_record rec;
@@ -210,8 +261,10 @@ static void lies_behind_right_checksums_are_survived(void **state)
                 fmt_tape_at(t, r, &rec);
                 /* Never more than the parts that fit in the file could hold. */
                 assert_true(rec.raw_bytes <= good_bytes / 24 * FMT_TAPE_CHUNK_BYTES);
-                if (rec.raw_bytes <= sizeof got && fmt_tape_get(t, r, got, sizeof got, &why) == ERR_OK)
-                    assert_int_equal(fmt_hash64(got, rec.raw_bytes), rec.hash);
+                /* Checksums that fit are believed; doctor, which hashes values again, is not fooled. */
+                if (rec.raw_bytes <= sizeof got && rec.tier == FMT_TIER_TENSOR &&
+                    fmt_tape_get(t, r, got, sizeof got, &why) == ERR_OK && fmt_hash64(got, rec.raw_bytes) != rec.hash)
+                    assert_false(sound);
             }
             fmt_tape_close(t);
         }
@@ -329,7 +382,7 @@ static void what_is_no_tape_is_refused(void **state)
     case_write_file(bad, TEXT, 0);
     assert_int_equal(fmt_tape_examine(bad, &r, &why), ERR_FORMAT);
     assert_int_equal(fmt_tape_examine(folder, &r, &why), ERR_FORMAT);
-    assert_int_equal(fmt_tape_examine("no-such-file", &r, &why), ERR_IO);
+    assert_int_equal(fmt_tape_examine("no-such-file", &r, &why), ERR_INPUT);
     assert_int_equal(access(out, F_OK), -1);
 }
 
@@ -348,8 +401,8 @@ static void a_killed_writer_loses_nothing_that_was_flushed(void **state)
             fmt_tape_writer *w;
             if (fmt_tape_create(out, head, &w, NULL) != ERR_OK) _exit(1);
             for (int32_t r = 0; ; r++) {
-                uint8_t *data = case_data(FMT_DTYPE_BF16, 100000, CASE_NOISE, (uint64_t)r);
-                fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, data, 1, (int64_t[]){ 100000 });
+                uint8_t *data = case_data(FMT_DTYPE_BF16, 30000, CASE_NOISE, (uint64_t)r);
+                fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, data, 1, (int64_t[]){ 30000 });
                 if (fmt_tape_put(w, &(fmt_tape_key){ r, 0, 0, "x" }, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR,
                                  NULL) ||
                     fmt_tape_flush(w, NULL) || write(pipe_fd[1], &r, sizeof r) != sizeof r)
@@ -371,9 +424,9 @@ static void a_killed_writer_loses_nothing_that_was_flushed(void **state)
         snprintf(part, sizeof part, "%s.part", out);
         OK(fmt_tape_open(part, &t, e));
         assert_true((int32_t)fmt_tape_count(t) > safe);
-        uint8_t *got = malloc(200000), *want = case_data(FMT_DTYPE_BF16, 100000, CASE_NOISE, (uint64_t)safe);
-        OK(fmt_tape_get(t, (size_t)safe, got, 200000, e));
-        assert_memory_equal(got, want, 200000);
+        uint8_t *got = malloc(60000), *want = case_data(FMT_DTYPE_BF16, 30000, CASE_NOISE, (uint64_t)safe);
+        OK(fmt_tape_get(t, (size_t)safe, got, 60000, e));
+        assert_memory_equal(got, want, 60000);
         free(got);
         free(want);
         fmt_tape_close(t);
@@ -387,8 +440,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_sound_tape_has_no_faults, setup, teardown),
-        cmocka_unit_test_setup_teardown(every_flipped_byte_is_found_and_costs_one_chunk_at_most, setup, teardown),
-        cmocka_unit_test_setup_teardown(every_truncation_is_found_and_keeps_every_chunk_before_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(every_flipped_byte_is_found_and_costs_one_chunk_at_most, setup_short, teardown),
+        cmocka_unit_test_setup_teardown(every_truncation_is_found_and_keeps_every_chunk_before_it, setup_short, teardown),
         cmocka_unit_test_setup_teardown(random_damage_yields_only_truth, setup, teardown),
         cmocka_unit_test_setup_teardown(lies_behind_right_checksums_are_survived, setup, teardown),
         cmocka_unit_test_setup_teardown(a_damaged_head_is_read_from_the_end, setup, teardown),

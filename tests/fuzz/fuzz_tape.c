@@ -19,8 +19,8 @@ static void repair_checksums(uint8_t *p, size_t size)
         uint64_t meta = get_u32(p + at + 8), body = get_u32(p + at + 12), left = size - at - FMT_CHUNK_HEADER_BYTES;
         if (meta > left || body > left - meta) return;
         uint8_t *m = p + at + FMT_CHUNK_HEADER_BYTES;
-        fmt_chunk_put_header(p + at, (fmt_chunk_kind)p[at + 4], get_u32(p + at + 16), m, (uint32_t)meta, m + meta,
-                             (uint32_t)body);
+        fmt_chunk_put_header(p + at, (fmt_chunk_kind)p[at + 4], get_u32(p + at + 16), m, (uint32_t)meta, (uint32_t)body,
+                             fmt_crc32c(0, m + meta, body));
         at += FMT_CHUNK_HEADER_BYTES + meta + body;
     }
 }

@@ -1,6 +1,8 @@
 #include "replay_help.h"
 
-#include "replay/compare.h"
+#include "replay/value.h"
+
+#include <math.h>
 
 static fmt_tape *source; /* deep, one rank */
 
@@ -161,7 +163,7 @@ static bool hash_only(void *ctx, fmt_tape_record *r, uint8_t *data)
 static void what_cannot_be_compared_is_reported(void **state)
 {
     static const struct { edit_fn edit; const char *at; rpl_state want; bool differs; } CASES[] = {
-        { drop, "1/-1/s0.attn_out", RPL_STATE_ONLY_A, true },
+        { drop, "1/-1/s0.attn_out", RPL_STATE_ONLY_A, false },
         { flatten, "1/-1/s0.attn_out", RPL_STATE_SHAPE, true },
         { as_integers, "1/-1/confidence", RPL_STATE_DTYPE, true },
         { hash_only, "1/-1/s0.attn_out", RPL_STATE_BY_HASH, false },
@@ -170,8 +172,8 @@ static void what_cannot_be_compared_is_reported(void **state)
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
         fmt_tape *t = copy_tape(source, "odd.tape", CASES[i].edit, (void *)(uintptr_t)CASES[i].at);
         summary s = compare(source, t, NULL);
-        assert_int_equal(s.by_state[CASES[i].want], 1);
-        assert_int_equal(s.n_differ, CASES[i].differs);
+        if (s.by_state[CASES[i].want] != 1) fail_msg("%s: %d times", rpl_state_text(CASES[i].want), (int)s.by_state[CASES[i].want]);
+        if (s.n_differ != CASES[i].differs) fail_msg("%s: %d differ", rpl_state_text(CASES[i].want), (int)s.n_differ);
         if (CASES[i].want == RPL_STATE_ONLY_A) assert_int_equal(compare(t, source, NULL).by_state[RPL_STATE_ONLY_B], 1);
         fmt_tape_close(t);
     }
@@ -293,6 +295,148 @@ static void rounds_may_be_asked_for_in_any_order_and_are_kept(void **state)
     rpl_compare_close(c);
 }
 
+/* ---- equal values are told by the index ---- */
+
+enum { LARGE_ROWS = 16, LARGE_COLS = 512 };
+typedef enum large_kind { PLAIN, WITH_NAN, ZEROS } large_kind;
+typedef struct part { int32_t rank, n_ranks; fmt_place place; int32_t axis; large_kind kind; float first; } part;
+
+/* A tape of one value, one part per rank; the end is where all n_ranks are 0. */
+static fmt_tape *large_tape(const char *path, const part *p)
+{
+    fmt_tape_writer *w;
+    fmt_tape *t;
+    static float v[LARGE_ROWS * LARGE_COLS];
+    json_t *head = json_pack("{s:s}", "format", "sparktape");
+    OK(fmt_tape_create(path, head, &w, e));
+    json_decref(head);
+    for (; p->n_ranks; p++) {
+        uint32_t x = 1;
+        for (size_t i = 0; i < COUNT_OF(v); i++) {
+            x = x * 1664525u + 1013904223u;
+            v[i] = p->kind == ZEROS ? 0 : (float)(x >> 8) / 0x1p24f - 0.5f;
+        }
+        if (p->kind != ZEROS) v[0] = p->first;
+        if (p->kind == WITH_NAN) v[7] = NAN;
+        fmt_tensor tensor = fmt_tensor_make(FMT_DTYPE_F32, v, 2, (const int64_t[]){ LARGE_ROWS, LARGE_COLS });
+        fmt_tape_key key = { 0, FMT_TAPE_NO_SLOT, p->rank, "large" };
+        OK(fmt_tape_put(w, &key, &tensor, p->place, p->axis, p->n_ranks, FMT_TIER_TENSOR, e));
+    }
+    OK(fmt_tape_finish(w, NULL, e));
+    OK(fmt_tape_open(path, &t, e));
+    return t;
+}
+
+/* The tape with the payloads of its first chunk spoilt: whoever decodes one of them fails. */
+static fmt_tape *spoilt(const fmt_tape *t)
+{
+    static char bytes[2 << 20];
+    fmt_tape *copy;
+    fmt_tape_record r;
+    fmt_tape_at(t, 0, &r);
+    FILE *f = fopen(fmt_tape_path(t), "rb"), *out = fopen("spoilt.tape", "wb");
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    assert_true(n < sizeof bytes && n > r.first_chunk_offset + 20000);
+    bytes[r.first_chunk_offset + 15000] ^= 1;
+    assert_int_equal(fwrite(bytes, 1, n, out), n);
+    fclose(f);
+    fclose(out);
+    OK(fmt_tape_open("spoilt.tape", &copy, e));
+    err e = { 0 };
+    cap_value v = { 0 };
+    assert_int_equal(cap_record_get(copy, 0, &v, &e), ERR_FORMAT);
+    cap_value_fini(&v);
+    return copy;
+}
+
+static summary compare_spoilt(const part *p, summary *sound)
+{
+    fmt_tape *a = large_tape("large.tape", p), *b = spoilt(a);
+    *sound = compare(a, a, NULL);
+    summary s = compare(a, b, NULL);
+    fmt_tape_close(a);
+    fmt_tape_close(b);
+    return s;
+}
+
+static void equal_values_are_not_decoded(void **state)
+{
+    enum { N = LARGE_ROWS * LARGE_COLS };
+    static const struct { part part[3]; int64_t n; } CASES[] = {
+        { { { 0, 1, FMT_PLACE_REPLICATED, 0, PLAIN, 1 } }, N },
+        { { { FMT_TAPE_NO_RANK, 1, FMT_PLACE_REPLICATED, 0, PLAIN, 1 } }, N },
+        { { { 0, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 1 }, { 1, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 1 } }, N },
+        { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 1, 2, FMT_PLACE_SHARDED, 1, PLAIN, 2 } }, 2 * N },
+        { { { 0, 1, FMT_PLACE_PARTIAL, 0, PLAIN, 1 } }, N },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        summary sound, s = compare_spoilt(CASES[i].part, &sound);
+        assert_int_equal(s.by_state[RPL_STATE_COMPARED], 1);
+        assert_int_equal(s.n_equal, 1);
+        assert_int_equal(s.n_elems, CASES[i].n);
+        assert_int_equal(s.n_findings, 0);
+    }
+}
+
+static void what_only_the_elements_tell_is_decoded(void **state)
+{
+    static const struct { part part[3]; rpl_state sound; int n_findings; } CASES[] = {
+        { { { 0, 1, FMT_PLACE_REPLICATED, 0, WITH_NAN, 1 } }, RPL_STATE_COMPARED, 1 },
+        { { { 0, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 1 }, { 1, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 2 } }, RPL_STATE_COMPARED, 1 },
+        { { { 0, 2, FMT_PLACE_PARTIAL, 0, PLAIN, 1 }, { 1, 2, FMT_PLACE_PARTIAL, 0, PLAIN, 2 } }, RPL_STATE_COMPARED, 0 },
+        /* What cannot be put together is not equal: a shard missing, beside a stranger, axis, place, rank count. */
+        { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
+        { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 5, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
+        { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 1, 2, FMT_PLACE_SHARDED, 0, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
+        { { { 0, 2, FMT_PLACE_SHARDED, 3, PLAIN, 1 }, { 1, 2, FMT_PLACE_SHARDED, 3, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
+        { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 1, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
+        { { { 0, 3, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 1, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
+        { { { 0, 99, FMT_PLACE_SHARDED, 1, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        summary sound, s = compare_spoilt(CASES[i].part, &sound);
+        if (s.by_state[RPL_STATE_UNREADABLE] != 1 || sound.by_state[CASES[i].sound] != 1 || sound.n_findings != CASES[i].n_findings)
+            fail_msg("case %zu: %d unreadable, then %d, %d findings", i, (int)s.by_state[RPL_STATE_UNREADABLE],
+                     (int)sound.by_state[CASES[i].sound], (int)sound.n_findings);
+    }
+    fmt_tape *zeros = large_tape("zeros.tape", (const part[]){ { 0, 1, FMT_PLACE_REPLICATED, 0, ZEROS, 0 }, { 0 } });
+    assert_int_equal(compare(zeros, zeros, NULL).n_findings, 1); /* all zero on both sides */
+    fmt_tape_close(zeros);
+}
+
+static void the_index_says_what_the_elements_would(void **state)
+{
+    rpl_compare *c;
+    const rpl_round *r;
+    (void)state;
+    OK(rpl_compare_open(source, source, NULL, NULL, &c, e));
+    int n_large = 0;
+    for (int32_t i = 0; i < rpl_compare_rounds(c); i++) {
+        OK(rpl_compare_round(c, i, &r, e));
+        for (int32_t k = 0; k < r->n_values; k++) {
+            const rpl_value *got = &r->value[k];
+            rpl_value want = { .name = got->name, .slot = got->slot };
+            cap_value v = { 0 };
+            OK(cap_joined_get(source, &(fmt_tape_key){ r->round, got->slot, 0, got->name }, &v, e));
+            rpl_value_compare(&want, &v.tensor, &v.tensor, rpl_compare_program(c, ENG_STEP_DRAFT)->config.vocab);
+            n_large += fmt_tensor_bytes(&v.tensor) >= 4096;
+            assert_true(got->cls == want.cls && got->state == want.state && got->m.n == want.m.n);
+            assert_true(got->m.n_equal == want.m.n_equal && got->m.n_zero_a == want.m.n_zero_a);
+            assert_memory_equal(got->m.ulp, want.m.ulp, sizeof want.m.ulp);
+            assert_true(fabs(got->m.norm_a - want.m.norm_a) <= 1e-6 * want.m.norm_a);
+            assert_true(fabs(got->m.cosine - want.m.cosine) <= 1e-12 && got->m.rel_l2 == want.m.rel_l2 && got->m.worst == want.m.worst);
+            assert_true(got->has_logits == want.has_logits && got->has_ids == want.has_ids);
+            assert_memory_equal(&got->logits, &want.logits, sizeof want.logits);
+            assert_memory_equal(&got->ids, &want.ids, sizeof want.ids);
+            cap_value_fini(&v);
+        }
+    }
+    assert_true(n_large > 20);
+    rpl_compare_close(c);
+}
+
 static void identity_differences_are_named_by_path(void **state)
 {
     (void)state;
@@ -327,6 +471,9 @@ int main(void)
         cmocka_unit_test(two_accumulations_start_to_differ_at_origins_only),
         cmocka_unit_test(a_v1_tape_compares_with_the_top_of_its_logits),
         cmocka_unit_test(rounds_may_be_asked_for_in_any_order_and_are_kept),
+        cmocka_unit_test(equal_values_are_not_decoded),
+        cmocka_unit_test(what_only_the_elements_tell_is_decoded),
+        cmocka_unit_test(the_index_says_what_the_elements_would),
         cmocka_unit_test(identity_differences_are_named_by_path),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

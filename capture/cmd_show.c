@@ -1,9 +1,11 @@
+#include "base/mem.h"
+#include "capture/commands.h"
+#include "capture/joined.h"
+#include "formats/json.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-
-#include "formats/commands.h"
-#include "formats/tape_reader.h"
 
 enum {
     SHOWN = 8,        /* rows and columns, unless asked for more */
@@ -15,7 +17,7 @@ typedef struct options { int64_t rows, columns; } options;
 /* TAPE:ROUND/SLOT/VALUE[@rRANK][INDEX], the index and the rank in either order. */
 typedef struct reference {
     char *tape, *value; /* owned */
-    int64_t round, slot, rank; /* rank: -1 when not given */
+    int64_t round, slot, rank; /* rank: FMT_TAPE_NO_RANK when not given */
     bool indexed;
     int n_index;
     int64_t index[FMT_DIMS_MAX];
@@ -112,6 +114,41 @@ static err_code find(const fmt_tape *t, const reference *r, size_t *out, err *e)
                    r->value, other_slot ? " of that slot and rank" : "");
 }
 
+/* ---- what is shown ---- */
+
+/* One record, or the ranks' records of a value put together. */
+typedef struct view {
+    fmt_tape_record record; /* put together: rank FMT_TAPE_NO_RANK; shape, hash and statistics of the whole */
+    cap_value value;        /* its data may still be NULL for one record */
+    const char *how;        /* they were put together; NULL: one record */
+} view;
+
+/* Joins the parts of s->record's value, as diff and the browser have it. */
+static err_code join(const fmt_tape *t, view *s, err *e)
+{
+    static const char *const HOW[] = { "the lowest rank's copy", "shards joined", "summed in rank order" };
+    fmt_tape_record *r = &s->record, part;
+    fmt_tape_key key = r->key;
+    if (cap_joined_get(t, &key, &s->value, e) != ERR_OK)
+        return err_wrap(e, "putting %d ranks together (@rRANK shows one alone)", r->n_ranks);
+    s->how = HOW[s->value.place];
+    r->key.rank = FMT_TAPE_NO_RANK;
+    for (key.rank = 0; key.rank < s->value.n_ranks; key.rank++) {
+        int64_t i = fmt_tape_find(t, &key);
+        if (i < 0) continue; /* a missing copy, which the others stand for */
+        fmt_tape_at(t, (size_t)i, &part);
+        if (r->key.rank >= 0) r->stored_bytes += part.stored_bytes, r->n_parts += part.n_parts;
+        else *r = part;
+        if (s->value.place == FMT_PLACE_REPLICATED) break; /* copies are stored once */
+    }
+    r->key.rank = FMT_TAPE_NO_RANK;
+    r->tensor = s->value.tensor;
+    r->raw_bytes = fmt_tensor_bytes(&r->tensor);
+    r->hash = fmt_hash64(r->tensor.data, r->raw_bytes);
+    fmt_stats_of(&r->tensor, &r->stats);
+    return ERR_OK;
+}
+
 /* ---- elements ---- */
 
 /* Bits of the exponent and of the mantissa; {0, 0}: an integer. */
@@ -180,14 +217,27 @@ static json_t *element_json(const element *x)
 static const char *const PLACE[] = { "replicated", "sharded", "partial" };
 static const char *const TIER[] = { "tensor", "stats", "hash" };
 
-static void print_facts(const reference *ref, const fmt_tape_record *r)
+/* "3/0/s0.attn_out@r1" */
+static const char *record_text(const fmt_tape_key *key, char *buf, size_t n)
 {
+    char slot[16] = "-", rank[16] = "";
+    if (key->slot != FMT_TAPE_NO_SLOT) snprintf(slot, sizeof slot, "%d", key->slot);
+    if (key->rank != FMT_TAPE_NO_RANK) snprintf(rank, sizeof rank, "@r%d", key->rank);
+    snprintf(buf, n, "%d/%s/%s%s", key->round, slot, key->name, rank);
+    return buf;
+}
+
+static void print_facts(const reference *ref, const view *s)
+{
+    const fmt_tape_record *r = &s->record;
     char key[FMT_TAPE_NAME_BYTES + 48], type[128];
-    printf("%s:%s\n", ref->tape, fmt_tape_key_text(&r->key, key, sizeof key));
+    printf("%s:%s\n", ref->tape, record_text(&r->key, key, sizeof key));
     printf("%s, %s", fmt_tensor_text(&r->tensor, type, sizeof type), PLACE[r->place]);
     if (r->place == FMT_PLACE_SHARDED) printf(" along axis %d", r->axis);
-    printf(", %d rank%s, kept as %s\n", r->n_ranks, r->n_ranks == 1 ? "" : "s", TIER[r->tier]);
-    printf("hash %016" PRIx64 ", %" PRIu64 " bytes, %" PRIu64 " stored in %d part%s, chunk at byte %" PRIu64 "\n", r->hash,
+    printf(", %d rank%s, kept as %s", r->n_ranks, r->n_ranks == 1 ? "" : "s", TIER[r->tier]);
+    if (s->how) printf("; %s", s->how);
+    if (s->value.ranks_differ) printf(", rank %d's differs", s->value.ranks_differ);
+    printf("\nhash %016" PRIx64 ", %" PRIu64 " bytes, %" PRIu64 " stored in %d part%s, chunk at byte %" PRIu64 "\n", r->hash,
            r->raw_bytes, r->stored_bytes, r->n_parts, r->n_parts == 1 ? "" : "s", r->first_chunk_offset);
     if (r->tier != FMT_TIER_HASH)
         printf("min %.9g  max %.9g  rms %.9g  nan %" PRIu64 "  inf %" PRIu64 "  zero %" PRIu64 "  denormal %" PRIu64 "\n",
@@ -195,24 +245,27 @@ static void print_facts(const reference *ref, const fmt_tape_record *r)
                r->stats.n_denormal);
 }
 
-static json_t *facts_json(const reference *ref, const fmt_tape_record *r)
+static json_t *facts_json(const reference *ref, const view *s)
 {
+    const fmt_tape_record *r = &s->record;
+    const fmt_stats *x = &r->stats;
     char key[FMT_TAPE_NAME_BYTES + 48], hash[20];
     json_t *shape = json_array();
     for (int d = 0; d < r->tensor.ndim; d++) json_array_append_new(shape, json_integer(r->tensor.shape[d]));
     snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
-    json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s}", "schema", 1, "tape",
-                             ref->tape, "ref",
-                             fmt_tape_key_text(&r->key, key, sizeof key), "dtype", fmt_dtype_name(r->tensor.dtype), "shape",
+    json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s}", "schema", 1, "tape", ref->tape,
+                             "ref", record_text(&r->key, key, sizeof key), "dtype", fmt_dtype_name(r->tensor.dtype), "shape",
                              shape, "place", PLACE[r->place], "axis", r->axis, "ranks", r->n_ranks, "tier", TIER[r->tier],
-                             "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes, "hash",
-                                 hash);
+                             "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes,
+                             "hash", hash);
+    if (line && s->how) json_object_set_new(line, "joined", json_string(s->how));
+    if (line && s->value.ranks_differ) json_object_set_new(line, "rank_differs", json_integer(s->value.ranks_differ));
     if (line && r->tier != FMT_TIER_HASH)
-        json_object_set_new(line, "stats", json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "min",
-                                                     fmt_json_real(r->stats.min),
-                            "max", fmt_json_real(r->stats.max), "rms", fmt_json_real(r->stats.rms), "nan",
-                            (json_int_t)r->stats.n_nan, "inf", (json_int_t)r->stats.n_inf, "zero",
-                            (json_int_t)r->stats.n_zero, "denormal", (json_int_t)r->stats.n_denormal));
+        json_object_set_new(line, "stats",
+                            json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "min", fmt_json_real(x->min), "max",
+                                      fmt_json_real(x->max), "rms", fmt_json_real(x->rms), "nan", (json_int_t)x->n_nan, "inf",
+                                      (json_int_t)x->n_inf, "zero", (json_int_t)x->n_zero, "denormal",
+                                      (json_int_t)x->n_denormal));
     return line;
 }
 
@@ -276,32 +329,38 @@ static void print_rows(const fmt_tensor *t, const uint8_t *data, const options *
     json_decref(out);
 }
 
+/* The value's facts, then the element meant, or rows. line: NULL prints text. */
+static err_code show_value(const fmt_tape *t, size_t i, const reference *ref, const options *o, view *s, json_t *line, err *e)
+{
+    uint64_t at = 0;
+    const fmt_tensor *v = &s->value.tensor;
+    if (ref->indexed) TRY(place_of(ref, &s->record.tensor, &at, e));
+    if (!line) print_facts(ref, s);
+    if (s->record.tier != FMT_TIER_TENSOR && !ref->indexed) return ERR_OK;
+    if (!v->data) TRY(cap_record_get(t, i, &s->value, e));
+    if (!ref->indexed) {
+        print_rows(v, v->data, o, line);
+        return ERR_OK;
+    }
+    element x = element_at(v->dtype, v->data, at);
+    print_element(&x, line);
+    return ERR_OK;
+}
+
 static err_code show(const fmt_tape *t, const reference *ref, const options *o, bool json, err *e)
 {
     size_t i = 0;
-    uint64_t at = 0;
-    fmt_tape_record r;
+    view s = { 0 };
+    json_t *line = NULL;
     TRY(find(t, ref, &i, e));
-    fmt_tape_at(t, i, &r);
-    if (ref->indexed) TRY(place_of(ref, &r.tensor, &at, e));
-    uint8_t *data = mem_alloc((size_t)r.raw_bytes, 1);
-    json_t *line = json ? facts_json(ref, &r) : NULL;
-    err_code rc = ERR_OK;
-    if (!data || (json && !line)) rc = err_set(e, ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", ref->tape, r.raw_bytes);
-    if (rc == ERR_OK && !json) print_facts(ref, &r);
-    if (rc == ERR_OK && (r.tier == FMT_TIER_TENSOR || ref->indexed)) {
-        rc = fmt_tape_get(t, i, data, r.raw_bytes, e);
-        element x = { 0 };
-        if (rc == ERR_OK && ref->indexed) {
-            x = element_at(r.tensor.dtype, data, at);
-            print_element(&x, line);
-        } else if (rc == ERR_OK) {
-            print_rows(&r.tensor, data, o, line);
-        }
-    }
+    fmt_tape_at(t, i, &s.record);
+    bool joins = ref->rank < 0 && s.record.key.rank >= 0 && s.record.n_ranks > 1 && s.record.tier == FMT_TIER_TENSOR;
+    err_code rc = joins ? join(t, &s, e) : ERR_OK;
+    if (rc == ERR_OK && json && !(line = facts_json(ref, &s))) rc = err_set(e, ERR_NOMEM, "%s: no memory", ref->tape);
+    if (rc == ERR_OK) rc = show_value(t, i, ref, o, &s, line, e);
     if (rc == ERR_OK && json) rc = fmt_json_print(stdout, line, e);
     json_decref(line);
-    free(data);
+    cap_value_fini(&s.value);
     return rc;
 }
 
@@ -329,5 +388,5 @@ static const cli_option OPTIONS[] = {
     { "--columns", "N", "columns to print (default 8)", CLI_INT, offsetof(options, columns) },
 };
 
-const cli_command CMD_SHOW = { "show", "REF", "one record, or one element of it: TAPE:ROUND/SLOT/VALUE@rRANK[I,J]", OPTIONS,
+const cli_command CMD_SHOW = { "show", "REF", "one value, one rank's part, or one element: TAPE:ROUND/SLOT/VALUE[@rRANK][I,J]", OPTIONS,
                                COUNT_OF(OPTIONS), run };

@@ -1,0 +1,311 @@
+/* Bit planes, the transform "bits" of TAPE.md: plane 8b + k holds bit k of byte b of all n elements, n / 8 bytes.
+ *
+ * Two ways with the same result: whole blocks through AVX2 where the processor has it, the rest in portable vectors. */
+#include "formats/tape_codec.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "base/cpu.h"
+
+/* ---- 128 elements at a time in vectors that every compiler target has in some width ---- */
+
+/* Loops over vectors have constant counts and must unroll, so that the vectors stay in registers: twice the speed. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 64")
+
+typedef uint8_t v16 __attribute__((vector_size(16)));
+typedef uint64_t v2x64 __attribute__((vector_size(16)));
+
+enum { BITS_BLOCK = 128, PLANE_VECTORS = BITS_BLOCK / 16 };
+
+/* v[0, n) as one run of 16n bytes: the even ones go to the first half, the odd ones to the second. */
+ALWAYS_INLINE void unzip(v16 *v, int n)
+{
+    v16 t[PLANE_VECTORS * 8];
+    UNROLL
+    for (int i = 0; i < n / 2; i++) {
+        v16 a = v[2 * i], b = v[2 * i + 1];
+        t[i] = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        t[n / 2 + i] = __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    }
+    memcpy(v, t, sizeof *v * (size_t)n);
+}
+
+/* The inverse. */
+ALWAYS_INLINE void zip(v16 *v, int n)
+{
+    v16 t[PLANE_VECTORS * 8];
+    UNROLL
+    for (int i = 0; i < n / 2; i++) {
+        v16 a = v[i], b = v[n / 2 + i];
+        t[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        t[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+    memcpy(v, t, sizeof *v * (size_t)n);
+}
+
+/* Byte i of every 2^levels bytes, together; group i ends up at reversed(i, levels). */
+ALWAYS_INLINE void unzip_levels(v16 *v, int n, int levels)
+{
+    UNROLL
+    for (int l = 0; l < levels; l++)
+        for (int part = 0; part < 1 << l; part++) unzip(v + part * (n >> l), n >> l);
+}
+
+ALWAYS_INLINE void zip_levels(v16 *v, int n, int levels)
+{
+    UNROLL
+    for (int l = levels - 1; l >= 0; l--)
+        for (int part = 0; part < 1 << l; part++) zip(v + part * (n >> l), n >> l);
+}
+
+ALWAYS_INLINE int reversed(int i, int bits)
+{
+    int r = 0;
+    UNROLL
+    for (int b = 0; b < bits; b++) r |= (i >> b & 1) << (bits - 1 - b);
+    return r;
+}
+
+/* The bytes of both 64-bit lanes in little-endian order, whatever the host's is. */
+ALWAYS_INLINE v16 little(v16 v)
+{
+    if (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) return v;
+    return __builtin_shufflevector(v, v, 7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8);
+}
+
+/* Turns each 8 bytes as a matrix of 8 x 8 bits: bit j of byte i becomes bit i of byte j. Its own inverse. */
+ALWAYS_INLINE void turn_bits(v16 *v)
+{
+    UNROLL
+    for (int i = 0; i < PLANE_VECTORS; i++) {
+        v2x64 x = (v2x64)little(v[i]), t;
+        t = (x ^ x >> 7) & 0x00aa00aa00aa00aau;
+        x ^= t ^ t << 7;
+        t = (x ^ x >> 14) & 0x0000cccc0000ccccu;
+        x ^= t ^ t << 14;
+        t = (x ^ x >> 28) & 0x00000000f0f0f0f0u;
+        x ^= t ^ t << 28;
+        v[i] = little((v16)x);
+    }
+}
+
+/* Elements [at, n) of n; at is a multiple of 8. */
+ALWAYS_INLINE void split_portable(const uint8_t *restrict src, uint8_t *restrict dst, size_t at, size_t n, int size)
+{
+    const int levels = size == 8 ? 3 : size / 2; /* log2 */
+    for (; at < n; at += BITS_BLOCK) {
+        size_t m = n - at < BITS_BLOCK ? n - at : BITS_BLOCK;
+        v16 v[PLANE_VECTORS * 8];
+        if (m < BITS_BLOCK) memset(v, 0, sizeof v);
+        if (m == BITS_BLOCK) memcpy(v, src + at * (size_t)size, BITS_BLOCK * (size_t)size);
+        else memcpy(v, src + at * (size_t)size, m * (size_t)size);
+        unzip_levels(v, PLANE_VECTORS * size, levels);
+        UNROLL
+        for (int b = 0; b < size; b++) {
+            v16 *plane = v + PLANE_VECTORS * reversed(b, levels);
+            uint8_t *out = dst + 8 * (size_t)b * (n / 8) + at / 8;
+            turn_bits(plane);
+            unzip_levels(plane, PLANE_VECTORS, 3);
+            UNROLL
+            for (int k = 0; k < 8; k++) {
+                if (m == BITS_BLOCK) memcpy(out + (size_t)k * (n / 8), &plane[reversed(k, 3)], sizeof(v16));
+                else memcpy(out + (size_t)k * (n / 8), &plane[reversed(k, 3)], m / 8);
+            }
+        }
+    }
+}
+
+ALWAYS_INLINE void join_portable(const uint8_t *restrict src, uint8_t *restrict dst, size_t at, size_t n, int size)
+{
+    const int levels = size == 8 ? 3 : size / 2;
+    for (; at < n; at += BITS_BLOCK) {
+        size_t m = n - at < BITS_BLOCK ? n - at : BITS_BLOCK;
+        v16 v[PLANE_VECTORS * 8];
+        if (m < BITS_BLOCK) memset(v, 0, sizeof v);
+        UNROLL
+        for (int b = 0; b < size; b++) {
+            v16 *plane = v + PLANE_VECTORS * reversed(b, levels);
+            const uint8_t *in = src + 8 * (size_t)b * (n / 8) + at / 8;
+            UNROLL
+            for (int k = 0; k < 8; k++) {
+                if (m == BITS_BLOCK) memcpy(&plane[reversed(k, 3)], in + (size_t)k * (n / 8), sizeof(v16));
+                else memcpy(&plane[reversed(k, 3)], in + (size_t)k * (n / 8), m / 8);
+            }
+            zip_levels(plane, PLANE_VECTORS, 3);
+            turn_bits(plane);
+        }
+        zip_levels(v, PLANE_VECTORS * size, levels);
+        if (m == BITS_BLOCK) memcpy(dst + at * (size_t)size, v, BITS_BLOCK * (size_t)size);
+        else memcpy(dst + at * (size_t)size, v, m * (size_t)size);
+    }
+}
+
+/* A call per element size: with the size constant the compiler makes vector shuffles of these loops. */
+#define BY_SIZE(size, call)                       \
+    switch (size) {                               \
+    case 1: { enum { SIZE = 1 }; call; } break;   \
+    case 2: { enum { SIZE = 2 }; call; } break;   \
+    case 4: { enum { SIZE = 4 }; call; } break;   \
+    default: { enum { SIZE = 8 }; call; } break;  \
+    }
+
+#if defined(__x86_64__)
+/* ---- AVX2 ---- */
+
+#define AVX2 __attribute__((target("avx2")))
+#define AVX2_INLINE AVX2 ALWAYS_INLINE
+
+enum {
+    SPLIT_BLOCK = 512, /* elements: a cache line of every plane, so that planes are written by whole lines */
+    JOIN_BLOCK = 256,  /* a vector of every plane */
+};
+
+/* v[0, n) as bytes: the even ones to the first half, the odd ones to the second. */
+AVX2_INLINE void unzip_avx2(__m256i *v, int n)
+{
+    __m256i t[8];
+    UNROLL
+    for (int i = 0; i < n / 2; i++) {
+        __m256i a = v[2 * i], b = v[2 * i + 1], low = _mm256_set1_epi16(0xff);
+        __m256i even = _mm256_packus_epi16(_mm256_and_si256(a, low), _mm256_and_si256(b, low));
+        __m256i odd = _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
+        t[i] = _mm256_permute4x64_epi64(even, 0xd8);
+        t[n / 2 + i] = _mm256_permute4x64_epi64(odd, 0xd8);
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) v[i] = t[i];
+}
+
+AVX2_INLINE void split_block_avx2(const uint8_t *src, uint8_t *dst, size_t plane_bytes, int size)
+{
+    const int levels = size == 8 ? 3 : size / 2;
+    uint32_t line[64][SPLIT_BLOCK / 32]; /* [8 * size] of it */
+    for (int i = 0; i < SPLIT_BLOCK / 32; i++) {
+        __m256i v[8]; /* 32 elements */
+        UNROLL
+        for (int b = 0; b < size; b++) v[b] = _mm256_loadu_si256((const __m256i *)src + (size_t)(i * size + b));
+        UNROLL
+        for (int l = 0; l < levels; l++)
+            for (int part = 0; part < 1 << l; part++) unzip_avx2(v + part * (size >> l), size >> l);
+        UNROLL
+        for (int b = 0; b < size; b++) {
+            __m256i byte = v[reversed(b, levels)];
+            UNROLL
+            for (int k = 7; k >= 0; k--) {
+                line[8 * b + k][i] = (uint32_t)_mm256_movemask_epi8(byte); /* the top bits */
+                byte = _mm256_add_epi8(byte, byte);
+            }
+        }
+    }
+    for (int p = 0; p < 8 * size; p++) memcpy(dst + (size_t)p * plane_bytes, line[p], sizeof line[p]);
+}
+
+/* As turn_bits. */
+AVX2_INLINE __m256i turn_avx2(__m256i x)
+{
+    __m256i t = _mm256_and_si256(_mm256_xor_si256(x, _mm256_srli_epi64(x, 7)), _mm256_set1_epi64x(0x00aa00aa00aa00aa));
+    x = _mm256_xor_si256(x, _mm256_xor_si256(t, _mm256_slli_epi64(t, 7)));
+    t = _mm256_and_si256(_mm256_xor_si256(x, _mm256_srli_epi64(x, 14)), _mm256_set1_epi64x(0x0000cccc0000cccc));
+    x = _mm256_xor_si256(x, _mm256_xor_si256(t, _mm256_slli_epi64(t, 14)));
+    t = _mm256_and_si256(_mm256_xor_si256(x, _mm256_srli_epi64(x, 28)), _mm256_set1_epi64x(0x00000000f0f0f0f0));
+    return _mm256_xor_si256(x, _mm256_xor_si256(t, _mm256_slli_epi64(t, 28)));
+}
+
+/* v[0, width) holds some bytes of every element, v[width, 2 * width) the width bytes that follow them: put together, within
+ * each 128-bit lane. */
+AVX2_INLINE void zip_avx2(__m256i *v, int width)
+{
+    __m256i t[8];
+    UNROLL
+    for (int i = 0; i < width; i++) {
+        __m256i a = v[i], b = v[width + i];
+        t[2 * i] = width == 1 ? _mm256_unpacklo_epi8(a, b) : width == 2 ? _mm256_unpacklo_epi16(a, b)
+                                                                         : _mm256_unpacklo_epi32(a, b);
+        t[2 * i + 1] = width == 1 ? _mm256_unpackhi_epi8(a, b) : width == 2 ? _mm256_unpackhi_epi16(a, b)
+                                                                             : _mm256_unpackhi_epi32(a, b);
+    }
+    UNROLL
+    for (int i = 0; i < 2 * width; i++) v[i] = t[i];
+}
+
+AVX2_INLINE void join_block_avx2(const uint8_t *src, size_t plane_bytes, uint8_t *dst, int size)
+{
+    __m256i byte[8][8]; /* [size] of it: byte b of elements 16q, ..., 16q + 15 and 128 + 16q, ... in [b][q] */
+    UNROLL
+    for (int b = 0; b < size; b++) {
+        __m256i v[8], w[8];
+        UNROLL
+        for (int k = 0; k < 8; k++) v[k] = _mm256_loadu_si256((const __m256i *)(src + (size_t)(8 * b + k) * plane_bytes));
+        /* The same byte of all 8 planes, together: pairs, fours, eights of planes. */
+        UNROLL
+        for (int k = 0; k < 4; k++) {
+            w[k] = _mm256_unpacklo_epi8(v[2 * k], v[2 * k + 1]);
+            w[4 + k] = _mm256_unpackhi_epi8(v[2 * k], v[2 * k + 1]);
+        }
+        UNROLL
+        for (int h = 0; h < 2; h++)
+            for (int k = 0; k < 2; k++) {
+                v[4 * h + k] = _mm256_unpacklo_epi16(w[4 * h + 2 * k], w[4 * h + 2 * k + 1]);
+                v[4 * h + 2 + k] = _mm256_unpackhi_epi16(w[4 * h + 2 * k], w[4 * h + 2 * k + 1]);
+            }
+        UNROLL
+        for (int h = 0; h < 4; h++) {
+            byte[b][2 * h] = turn_avx2(_mm256_unpacklo_epi32(v[2 * h], v[2 * h + 1]));
+            byte[b][2 * h + 1] = turn_avx2(_mm256_unpackhi_epi32(v[2 * h], v[2 * h + 1]));
+        }
+    }
+    UNROLL
+    for (int q = 0; q < 8; q++) {
+        __m256i v[8];
+        UNROLL
+        for (int b = 0; b < size; b++) v[b] = byte[b][q];
+        UNROLL
+        for (int b = 0; b + 1 < size; b += 2) zip_avx2(v + b, 1);
+        UNROLL
+        for (int b = 0; b + 3 < size; b += 4) zip_avx2(v + b, 2);
+        if (size == 8) zip_avx2(v, 4);
+        UNROLL
+        for (int b = 0; b < size; b++) {
+            _mm_storeu_si128((__m128i *)(dst + size * 16 * q) + b, _mm256_castsi256_si128(v[b]));
+            _mm_storeu_si128((__m128i *)(dst + size * (128 + 16 * q)) + b, _mm256_extracti128_si256(v[b], 1));
+        }
+    }
+}
+
+AVX2 static size_t split_avx2(const uint8_t *src, uint8_t *dst, size_t n, int size)
+{
+    size_t at = 0;
+    BY_SIZE(size, for (; at + SPLIT_BLOCK <= n; at += SPLIT_BLOCK)
+                      split_block_avx2(src + at * SIZE, dst + at / 8, n / 8, SIZE));
+    return at;
+}
+
+AVX2 static size_t join_avx2(const uint8_t *src, uint8_t *dst, size_t n, int size)
+{
+    size_t at = 0;
+    BY_SIZE(size, for (; at + JOIN_BLOCK <= n; at += JOIN_BLOCK)
+                      join_block_avx2(src + at / 8, n / 8, dst + at * SIZE, SIZE));
+    return at;
+}
+#endif
+
+void fmt_bits_split(const uint8_t *src, uint8_t *dst, size_t n, int size)
+{
+    size_t at = 0;
+#if defined(__x86_64__)
+    if (cpu_has_avx2()) at = split_avx2(src, dst, n, size);
+#endif
+    BY_SIZE(size, split_portable(src, dst, at, n, SIZE));
+}
+
+void fmt_bits_join(const uint8_t *src, uint8_t *dst, size_t n, int size)
+{
+    size_t at = 0;
+#if defined(__x86_64__)
+    if (cpu_has_avx2()) at = join_avx2(src, dst, n, size);
+#endif
+    BY_SIZE(size, join_portable(src, dst, at, n, SIZE));
+}
