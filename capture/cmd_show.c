@@ -237,8 +237,8 @@ static void print_facts(const reference *ref, const view *s)
     printf(", %d rank%s, kept as %s", r->n_ranks, r->n_ranks == 1 ? "" : "s", TIER[r->tier]);
     if (s->how) printf("; %s", s->how);
     if (s->value.ranks_differ) printf(", rank %d's differs", s->value.ranks_differ);
-    printf("\nhash %016" PRIx64 ", %" PRIu64 " bytes, %" PRIu64 " stored in %d part%s, chunk at byte %" PRIu64 "\n", r->hash,
-           r->raw_bytes, r->stored_bytes, r->n_parts, r->n_parts == 1 ? "" : "s", r->first_chunk_offset);
+    printf("\nhash %016" PRIx64 ", %" PRIu64 " bytes, %" PRIu64 " stored in %d part%s, chunk at byte %" PRIu64 "\n",
+           r->hash, r->raw_bytes, r->stored_bytes, r->n_parts, r->n_parts == 1 ? "" : "s", r->first_chunk_offset);
     if (r->tier != FMT_TIER_HASH)
         printf("min %.9g  max %.9g  rms %.9g  nan %" PRIu64 "  inf %" PRIu64 "  zero %" PRIu64 "  denormal %" PRIu64 "\n",
                r->stats.min, r->stats.max, r->stats.rms, r->stats.n_nan, r->stats.n_inf, r->stats.n_zero,
@@ -253,19 +253,20 @@ static json_t *facts_json(const reference *ref, const view *s)
     json_t *shape = json_array();
     for (int d = 0; d < r->tensor.ndim; d++) json_array_append_new(shape, json_integer(r->tensor.shape[d]));
     snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
-    json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s}", "schema", 1, "tape", ref->tape,
-                             "ref", record_text(&r->key, key, sizeof key), "dtype", fmt_dtype_name(r->tensor.dtype), "shape",
-                             shape, "place", PLACE[r->place], "axis", r->axis, "ranks", r->n_ranks, "tier", TIER[r->tier],
+    json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s}", "schema", 1,
+                             "tape", ref->tape, "ref", record_text(&r->key, key, sizeof key),
+                             "dtype", fmt_dtype_name(r->tensor.dtype), "shape", shape, "place", PLACE[r->place],
+                             "axis", r->axis, "ranks", r->n_ranks, "tier", TIER[r->tier],
                              "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes,
                              "hash", hash);
     if (line && s->how) json_object_set_new(line, "joined", json_string(s->how));
     if (line && s->value.ranks_differ) json_object_set_new(line, "rank_differs", json_integer(s->value.ranks_differ));
     if (line && r->tier != FMT_TIER_HASH)
         json_object_set_new(line, "stats",
-                            json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "min", fmt_json_real(x->min), "max",
-                                      fmt_json_real(x->max), "rms", fmt_json_real(x->rms), "nan", (json_int_t)x->n_nan, "inf",
-                                      (json_int_t)x->n_inf, "zero", (json_int_t)x->n_zero, "denormal",
-                                      (json_int_t)x->n_denormal));
+                            json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "min", fmt_json_real(x->min),
+                                      "max", fmt_json_real(x->max), "rms", fmt_json_real(x->rms),
+                                      "nan", (json_int_t)x->n_nan, "inf", (json_int_t)x->n_inf,
+                                      "zero", (json_int_t)x->n_zero, "denormal", (json_int_t)x->n_denormal));
     return line;
 }
 
@@ -330,7 +331,8 @@ static void print_rows(const fmt_tensor *t, const uint8_t *data, const options *
 }
 
 /* The value's facts, then the element meant, or rows. line: NULL prints text. */
-static err_code show_value(const fmt_tape *t, size_t i, const reference *ref, const options *o, view *s, json_t *line, err *e)
+static err_code show_value(const fmt_tape *t, size_t i, const reference *ref, const options *o, view *s, json_t *line,
+                           err *e)
 {
     uint64_t at = 0;
     const fmt_tensor *v = &s->value.tensor;
@@ -388,5 +390,6 @@ static const cli_option OPTIONS[] = {
     { "--columns", "N", "columns to print (default 8)", CLI_INT, offsetof(options, columns) },
 };
 
-const cli_command CMD_SHOW = { "show", "REF", "one value, one rank's part, or one element: TAPE:ROUND/SLOT/VALUE[@rRANK][I,J]", OPTIONS,
+const cli_command CMD_SHOW = { "show", "REF",
+                               "one value, one rank's part, or one element: TAPE:ROUND/SLOT/VALUE[@rRANK][I,J]", OPTIONS,
                                COUNT_OF(OPTIONS), run };

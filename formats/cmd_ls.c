@@ -13,6 +13,7 @@ typedef struct total {
     bool stats;              /* at least one record has min and max */
     fmt_tensor tensor;       /* of the first record; a dimension that varies is -1 */
     bool dtype_varies, ndim_varies;
+    const fmt_type *seen;    /* the type added last */
 } total;
 
 static void add_type(total *a, const fmt_tensor *t)
@@ -32,7 +33,8 @@ static void add_page(total *totals, const fmt_page *p)
         total *a = &totals[p->names[fmt_page_u32(p, FMT_COLUMN_NAME, r)]];
         const fmt_type *type = &p->types[fmt_page_u32(p, FMT_COLUMN_TYPE, r)];
         int32_t round = fmt_page_i32(p, FMT_COLUMN_ROUND, r);
-        add_type(a, &type->tensor);
+        if (a->seen != type) add_type(a, &type->tensor);
+        a->seen = type;
         if (a->records == 0 || round < a->round_lo) a->round_lo = round;
         if (a->records == 0 || round > a->round_hi) a->round_hi = round;
         a->records++;

@@ -201,7 +201,7 @@ typedef struct item {
 fmt_unpack fmt_unpack_of(const void *data, size_t bytes)
 {
     const uint8_t *p = data;
-    return (fmt_unpack){ .at = p, .end = p + bytes };
+    return (fmt_unpack){ .at = p, .end = bytes ? p + bytes : p }; /* data may be NULL when there is none */
 }
 
 /* n big-endian bytes, 1, 2, 4 or 8; sets bad when they are not there. */

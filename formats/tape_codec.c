@@ -33,22 +33,14 @@ static inline void join_xor(const uint8_t *restrict src, uint8_t *restrict dst, 
         for (size_t b = 0; b < size; b++) dst[i * size + b] ^= src[b * n + i];
 }
 
-/* A call per element size: with the size constant the compiler makes vector shuffles of these loops. */
-#define BY_SIZE(size, call)                       \
-    switch (size) {                               \
-    case 1: { enum { SIZE = 1 }; call; } break;   \
-    case 2: { enum { SIZE = 2 }; call; } break;   \
-    case 4: { enum { SIZE = 4 }; call; } break;   \
-    default: { enum { SIZE = 8 }; call; } break;  \
-    }
-
 /* ---- QDQ ---- */
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline)) /* so that it is built for its caller's machine */
 
-/* Codes and scale of one group, by bits: element = code * 2^(scale - 127) must hold exactly; where it does not, bits are set
- * in bad. The scale is the smallest that keeps the largest element within e4m3's 448, which leaves the smallest elements the
- * most room. false: there is none. Without branches on elements, in 16-bit lanes, so that the compiler makes vectors of it. */
+/* Codes and scale of one group, by bits: element = code * 2^(scale - 127) must hold exactly; where it does not, bits are
+ * set in bad. The scale is the smallest that keeps the largest element within e4m3's 448, which leaves the smallest
+ * elements the most room. false: there is none. Without branches on elements, in 16-bit lanes, so that the compiler makes
+ * vectors of it. */
 ALWAYS_INLINE bool qdq_group(const uint8_t *restrict src, uint8_t *restrict codes, uint8_t *scale, uint16_t *restrict bad)
 {
     uint16_t x[FMT_QDQ_GROUP], top = 0;
@@ -152,14 +144,14 @@ uint32_t fmt_codec_put(fmt_dtype d, const uint8_t *src, uint64_t elems, uint8_t 
         fmt_bits_split(src, dst, elems, (int)size);
     } else {
         *used = FMT_TRANSFORM_PLANES;
-        BY_SIZE(size, split(src, dst, elems, SIZE));
+        FMT_BY_SIZE(size, split(src, dst, elems, SIZE));
     }
     return (uint32_t)bytes;
 }
 
 void fmt_codec_put_xor(fmt_dtype d, const uint8_t *src, const uint8_t *base, uint64_t elems, uint8_t *dst)
 {
-    BY_SIZE(fmt_dtype_bytes(d), split_xor(src, base, dst, elems, SIZE));
+    FMT_BY_SIZE(fmt_dtype_bytes(d), split_xor(src, base, dst, elems, SIZE));
 }
 
 void fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, uint8_t *dst)
@@ -173,7 +165,7 @@ void fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, uin
         memcpy(dst, src, p->elems * size);
         break;
     case FMT_TRANSFORM_PLANES:
-        BY_SIZE(size, join(src, dst, p->elems, SIZE));
+        FMT_BY_SIZE(size, join(src, dst, p->elems, SIZE));
         break;
     case FMT_TRANSFORM_BITS:
         fmt_bits_join(src, dst, p->elems, (int)size);
@@ -186,7 +178,7 @@ void fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, uin
         break;
     case FMT_TRANSFORM_XOR:
         fmt_codec_get(parts, p->base, payload, dst);
-        BY_SIZE(size, join_xor(src, dst, p->elems, SIZE));
+        FMT_BY_SIZE(size, join_xor(src, dst, p->elems, SIZE));
         break;
     }
 }

@@ -65,6 +65,15 @@ void fmt_codec_put_xor(fmt_dtype d, const uint8_t *src, const uint8_t *base, uin
 /* Raw bytes of part i into dst. The payload was checked by fmt_payload_get. */
 void fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, uint8_t *dst);
 
+/* A call per element size: with the size constant the compiler makes vector shuffles of these loops. */
+#define FMT_BY_SIZE(size, call)                   \
+    switch (size) {                               \
+    case 1: { enum { SIZE = 1 }; call; } break;   \
+    case 2: { enum { SIZE = 2 }; call; } break;   \
+    case 4: { enum { SIZE = 4 }; call; } break;   \
+    default: { enum { SIZE = 8 }; call; } break;  \
+    }
+
 /* The transform BITS of n elements of 1, 2, 4 or 8 bytes, and its inverse; n % 8 == 0. src and dst do not overlap. */
 void fmt_bits_split(const uint8_t *src, uint8_t *dst, size_t n, int size);
 void fmt_bits_join(const uint8_t *src, uint8_t *dst, size_t n, int size);

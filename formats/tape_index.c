@@ -356,25 +356,44 @@ static err_code unpack_types(fmt_unpack *u, fmt_page *p, err *e)
     return ERR_OK;
 }
 
+/* Whether all of a column's numbers, plus add (which may wrap), are at most most. Without a branch in the loop, so that the
+ * compiler makes vectors of it. */
+#define DEFINE_AT_MOST(NAME, UINT, GET)                                                             \
+    static bool NAME(const fmt_page *p, fmt_column c, UINT add, UINT most)                          \
+    {                                                                                               \
+        UINT worst = 0;                                                                             \
+        for (uint32_t r = 0; r < p->rows; r++) {                                                    \
+            UINT v = (UINT)(GET(p, c, r) + add);                                                    \
+            worst = v > worst ? v : worst;                                                          \
+        }                                                                                           \
+        return worst <= most;                                                                       \
+    }
+DEFINE_AT_MOST(u8_at_most, uint8_t, fmt_page_u8)
+DEFINE_AT_MOST(u32_at_most, uint32_t, fmt_page_u32)
+DEFINE_AT_MOST(u64_at_most, uint64_t, fmt_page_u64)
+
 /* What fmt_index_at and a caller's buffer for the value rely on. */
 static bool rows_good(const fmt_page *p, uint64_t file_bytes)
 {
-    for (uint32_t r = 0; r < p->rows; r++) {
-        uint32_t type = fmt_page_u32(p, FMT_COLUMN_TYPE, r), parts = fmt_page_u32(p, FMT_COLUMN_PARTS, r);
-        if (fmt_page_u32(p, FMT_COLUMN_NAME, r) >= p->n_names || type >= p->n_types) return false;
-        if (fmt_page_u8(p, FMT_COLUMN_PLACE, r) > FMT_PLACE_PARTIAL || fmt_page_u8(p, FMT_COLUMN_TIER, r) > FMT_TIER_HASH)
-            return false;
-        if (fmt_page_u8(p, FMT_COLUMN_AXIS, r) >= FMT_DIMS_MAX || fmt_page_i32(p, FMT_COLUMN_RANKS, r) < 1) return false;
-        if (fmt_page_i32(p, FMT_COLUMN_ROUND, r) < 0 || fmt_page_i32(p, FMT_COLUMN_SLOT, r) < FMT_TAPE_NO_SLOT ||
-            fmt_page_i32(p, FMT_COLUMN_RANK, r) < FMT_TAPE_NO_RANK)
-            return false;
-        if (fmt_page_u64(p, FMT_COLUMN_CHUNK, r) >= file_bytes || parts < 1 || parts > file_bytes / PART_BYTES_MIN ||
-            parts > INT32_MAX)
-            return false;
+    uint64_t parts_most = file_bytes / PART_BYTES_MIN < INT32_MAX ? file_bytes / PART_BYTES_MIN : INT32_MAX, longest = 0;
+    if (p->rows == 0) return true;
+    if (p->n_names == 0 || p->n_types == 0 || parts_most == 0) return false;
+    bool good = u32_at_most(p, FMT_COLUMN_NAME, 0, p->n_names - 1) && u32_at_most(p, FMT_COLUMN_TYPE, 0, p->n_types - 1) &&
+                u8_at_most(p, FMT_COLUMN_PLACE, 0, FMT_PLACE_PARTIAL) && u8_at_most(p, FMT_COLUMN_TIER, 0, FMT_TIER_HASH) &&
+                u8_at_most(p, FMT_COLUMN_AXIS, 0, FMT_DIMS_MAX - 1) &&
+                u32_at_most(p, FMT_COLUMN_RANKS, (uint32_t)-1, INT32_MAX - 1) && /* 1.. */
+                u32_at_most(p, FMT_COLUMN_ROUND, 0, INT32_MAX) &&
+                u32_at_most(p, FMT_COLUMN_SLOT, 1, (uint32_t)INT32_MAX + 1) && /* -1.. */
+                u32_at_most(p, FMT_COLUMN_RANK, 1, (uint32_t)INT32_MAX + 1) &&
+                u64_at_most(p, FMT_COLUMN_CHUNK, 0, file_bytes - 1) &&
+                u32_at_most(p, FMT_COLUMN_PARTS, (uint32_t)-1, (uint32_t)parts_most - 1);
+    if (!good) return false;
+    for (uint32_t i = 0; i < p->n_types; i++) longest = p->types[i].bytes > longest ? p->types[i].bytes : longest;
+    for (uint32_t r = 0; r < p->rows && longest > FMT_TAPE_CHUNK_BYTES; r++)
         if (fmt_page_u8(p, FMT_COLUMN_TIER, r) == FMT_TIER_TENSOR &&
-            p->types[type].bytes > (uint64_t)parts * FMT_TAPE_CHUNK_BYTES)
+            p->types[fmt_page_u32(p, FMT_COLUMN_TYPE, r)].bytes >
+                (uint64_t)fmt_page_u32(p, FMT_COLUMN_PARTS, r) * FMT_TAPE_CHUNK_BYTES)
             return false;
-    }
     return true;
 }
 

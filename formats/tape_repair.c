@@ -150,7 +150,7 @@ static err_code check_index(survey *s, err *e)
     for (uint32_t n = fmt_unpack_array(&u); n && !u.bad && rc == ERR_OK && whole; n--) {
         uint64_t offset = fmt_unpack_u64(&u);
         fmt_chunk c;
-        uint32_t page_events;
+        uint32_t page_events = 0;
         err why;
         whole = fmt_chunk_get(map, bytes, offset, &c, &why) == ERR_OK && fmt_chunk_check(&c, NULL, &why) == ERR_OK;
         if (!whole) break;

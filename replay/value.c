@@ -38,7 +38,8 @@ static rpl_logits same_logits(int64_t rows, int64_t cols)
 static bool is_logits(const rpl_value *v, const fmt_tensor *t, int32_t vocab)
 {
     int64_t cols = t->ndim ? t->shape[t->ndim - 1] : 1;
-    return t->dtype == FMT_DTYPE_F32 && vocab > 0 && cols == vocab && fmt_tensor_elems(t) > 0 && strncmp(v->name, "head.", 5) == 0;
+    return t->dtype == FMT_DTYPE_F32 && vocab > 0 && cols == vocab && fmt_tensor_elems(t) > 0 &&
+           strncmp(v->name, "head.", 5) == 0;
 }
 
 static bool is_ids(const rpl_value *v, const fmt_tensor *t)
@@ -72,10 +73,10 @@ static bool same_part(const fmt_tape *a, const fmt_tape *b, const fmt_tape_key *
     if (i < 0 || j < 0) return false;
     fmt_tape_at(a, (size_t)i, out);
     fmt_tape_at(b, (size_t)j, &other);
-    return out->hash == other.hash && out->tensor.dtype == other.tensor.dtype && rpl_same_shape(&out->tensor, &other.tensor) &&
-           out->place == other.place && out->axis == other.axis && out->n_ranks == other.n_ranks &&
-           out->tier == FMT_TIER_TENSOR && other.tier == FMT_TIER_TENSOR && out->stats.n_nan == 0 && out->stats.n_inf == 0 &&
-           out->raw_bytes > 0;
+    return out->hash == other.hash && out->tensor.dtype == other.tensor.dtype &&
+           rpl_same_shape(&out->tensor, &other.tensor) && out->place == other.place && out->axis == other.axis &&
+           out->n_ranks == other.n_ranks && out->tier == FMT_TIER_TENSOR && other.tier == FMT_TIER_TENSOR &&
+           out->stats.n_nan == 0 && out->stats.n_inf == 0 && out->raw_bytes > 0;
 }
 
 /* Adds a further rank's record to whole: the next shard, or a copy with the same bits. false: it does not fit. */

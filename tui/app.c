@@ -161,7 +161,8 @@ static void go_origin(tui_app *app)
         return;
     }
     const rpl_round *result = tui_model_result(app->model, r->round_index);
-    app->at = (tui_place){ .request = i, .value = r->first_origin, .element = result->value[r->first_origin].m.worst };
+    app->at = (tui_place){ .request = i, .value = r->first_origin,
+                           .element = result ? result->value[r->first_origin].m.worst : -1 };
     if (top(app) == TUI_ROUNDS) open_screen(app, TUI_PROGRAM);
     else enter(app);
 }

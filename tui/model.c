@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 enum { N_STEPS = 2, NO_ROUND = -1 };
-enum { KEPT_BYTES = 32 << 20 }; /* of full results: a screen shows one round of a few hundred KB */
+enum { KEPT_BYTES = 16 << 20 }; /* of full results: a screen shows one round, of a hundred KB or so */
 
 /* What is kept of every compared round for each of its requests. */
 typedef struct summary {

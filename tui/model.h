@@ -2,7 +2,8 @@
  *
  * Opening reads indexes only. The comparison runs round by round on a thread of its own and never makes a screen wait: a
  * round's result is there, or not yet. Of every round a summary per request is kept; the results themselves only of the
- * last rounds compared, and older ones are compared again when they are looked at. Everything else is called by one thread. */
+ * last rounds compared, and older ones are compared again when they are looked at. Everything else is called by one
+ * thread. */
 #ifndef TUI_MODEL_H
 #define TUI_MODEL_H
 

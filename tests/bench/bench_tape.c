@@ -5,8 +5,8 @@
  *   FOLDER (default .) gets bench.tape and the payload files for `lz4 -b`; with GIGABYTES also large.tape of that size.
  *   They stay there.
  *
- * Written: from the first value until the kernel has every byte; the disk's sync is shown apart. Rates are per second of the
- * wall clock; in brackets, per second of half the processor time spent, which is what two idle cores show, since the
+ * Written: from the first value until the kernel has every byte; the disk's sync is shown apart. Rates are per second of
+ * the wall clock; in brackets, per second of half the processor time spent, which is what two idle cores show, since the
  * writer's two threads share the work evenly. LZ4 and reading: per second of one core's time. LZ4's source is larger than
  * the caches, in blocks of the tape's own sizes, as the writer's is. */
 #include "bandwidth.h"
@@ -256,8 +256,8 @@ int main(int argc, char **argv)
     char path[512];
     for (size_t v = 0; v < COUNT_OF(VALUES); v++) data[v] = make(&VALUES[v], v);
     printf("one core reads memory at %.1f GB/s\n\n", bench_read_bandwidth(1) / 1e9);
-    printf("%-12s %6s %6s %6s  %-13s %-5s  %-12s  %5s %5s %8s\n", "values", "raw MB", "transf", "LZ4'd", "written GB/s", "LZ4",
-           "of LZ4's", "raw in", "read", "sync");
+    printf("%-12s %6s %6s %6s  %-13s %-5s  %-12s  %5s %5s %8s\n", "values", "raw MB", "transf", "LZ4'd", "written GB/s",
+           "LZ4", "of LZ4's", "raw in", "read", "sync");
     bench(folder, "bf16", data, 1u << 0 | 1u << 1 | 1u << 4);
     bench(folder, "f32", data, 1u << 6 | 1u << 7);
     bench(folder, "qdq", data, 1u << 2 | 1u << 3);

@@ -75,7 +75,8 @@ static int setup(void **state)
 static void without_a_rank_the_parts_are_put_together(void **state)
 {
     (void)state;
-    SHOWS("t.tape:1/-/cut", "t.tape:1/-/cut\n", "F32 [2, 3], sharded along axis 1, 2 ranks, kept as tensor; shards joined\n",
+    SHOWS("t.tape:1/-/cut", "t.tape:1/-/cut\n",
+          "F32 [2, 3], sharded along axis 1, 2 ranks, kept as tensor; shards joined\n",
           "24 bytes, ", "in 2 parts", "min 0  max 12 ", "10           11           12");
     SHOWS("t.tape:1/-/sum", "F32 [2, 1], partial, 2 ranks, kept as tensor; summed in rank order\n", "8 bytes", "max 13 ");
     SHOWS("t.tape:1/-/copy", "F32 [2, 2], replicated, 2 ranks, kept as tensor; the lowest rank's copy\n", "16 bytes");
@@ -90,7 +91,8 @@ static void an_index_is_one_into_the_joined_value(void **state)
     SHOWS("t.tape:1/-/sum[1,0]", "\n13  0x41500000");
     SHOWS("t.tape:1/-/copy[1,1]", "\n11  0x41300000");
     refuses("t.tape:1/-/cut[0,3]", ERR_ARG, "[2, 3]");
-    shows("t.tape:1/-/cut[1,2]", "--json", (const char *const[]){ "\"joined\":\"shards joined\"", "\"shape\":[2,3]", "12.0", NULL });
+    shows("t.tape:1/-/cut[1,2]", "--json",
+          (const char *const[]){ "\"joined\":\"shards joined\"", "\"shape\":[2,3]", "12.0", NULL });
 }
 
 static void with_a_rank_its_record_is_shown(void **state)
@@ -122,8 +124,10 @@ static void what_cannot_be_joined_is_shown_rank_by_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_rank_the_parts_are_put_together), cmocka_unit_test(an_index_is_one_into_the_joined_value),
-        cmocka_unit_test(with_a_rank_its_record_is_shown), cmocka_unit_test(a_value_of_one_rank_is_its_record),
+        cmocka_unit_test(without_a_rank_the_parts_are_put_together),
+        cmocka_unit_test(an_index_is_one_into_the_joined_value),
+        cmocka_unit_test(with_a_rank_its_record_is_shown),
+        cmocka_unit_test(a_value_of_one_rank_is_its_record),
         cmocka_unit_test(what_cannot_be_joined_is_shown_rank_by_rank),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

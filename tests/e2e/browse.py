@@ -55,7 +55,8 @@ def a_reference_comes_back_to_its_element(p):
 def what_diff_says_of_another_rank_count_can_be_shown(p):
     """The line that diff ends with, and every difference of its report, whether cut, partial or replicated."""
     a, _ = tapes(p)
-    p.ok('record', 'model', '--script', 's.safetensors', '-o', 'two.tape', '--arm', 'native-packed', '--acc', 'f64', '--tp', 2, '--level', 'deep')
+    p.ok('record', 'model', '--script', 's.safetensors', '-o', 'two.tape', '--arm', 'native-packed', '--acc', 'f64',
+         '--tp', 2, '--level', 'deep')
     for x, y in ((a, 'two.tape'), ('two.tape', a)):
         line = next(t for t in p.ok('diff', x, y, exits=(1,)).stdout.split('\n') if t.startswith('look closer:'))
         check('0x' in p.ok('show', line.split("'")[1]).stdout, line)
@@ -234,7 +235,7 @@ def keys_answer_while_rounds_are_compared(p):
 
 lib.main([recorded_keys_print_the_final_screen, the_first_origin_is_the_one_that_diff_names,
           a_reference_comes_back_to_its_element,
-          what_diff_says_of_another_rank_count_can_be_shown, one_tape_alone_and_a_replay_are_browsed, ascii_screens_are_ascii,
-          what_is_wrong_is_named,
+          what_diff_says_of_another_rank_count_can_be_shown, one_tape_alone_and_a_replay_are_browsed,
+          ascii_screens_are_ascii, what_is_wrong_is_named,
           live_keys_work_and_quitting_restores_the_terminal, a_signal_restores_the_terminal,
           stopping_and_coming_back_keeps_the_screen, a_resized_terminal_is_filled, keys_answer_while_rounds_are_compared])

@@ -1,5 +1,6 @@
 sparktape_test(test_tape LINKS formats TIMEOUT 120)
 sparktape_test(test_tape_damage LINKS formats TIMEOUT 600)
+sparktape_test(test_tape_bits LINKS formats)
 sparktape_test(test_tape_spec LINKS formats)
 if(PYTHON)
   target_compile_definitions(test_tape_spec PRIVATE PYTHON="${PYTHON}")

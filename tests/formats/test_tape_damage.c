@@ -48,13 +48,13 @@ static int setup_short(void **state)
     setup_folder();
     OK(fmt_tape_create(path, head, &w, e));
     for (int r = 0; r < ROUNDS; r++) {
-        uint8_t *a = case_data(FMT_DTYPE_BF16, 64, CASE_NOISE, (uint64_t)r), *b = case_data(FMT_DTYPE_BF16, 64, CASE_NOISE,
-                                                                                            (uint64_t)r);
+        uint8_t *a = case_data(FMT_DTYPE_BF16, 64, CASE_NOISE, (uint64_t)r);
+        uint8_t *b = case_data(FMT_DTYPE_BF16, 64, CASE_NOISE, (uint64_t)r);
         uint8_t *qdq = case_data(FMT_DTYPE_BF16, 64, CASE_QDQ, (uint64_t)r);
         b[40] ^= 1;
         fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, qdq, 2, (int64_t[]){ 2, 32 });
-        OK(fmt_tape_put_ranks(w, &(fmt_tape_key){ r, 0, 0, "x" }, &t, (const void *const[]){ a, b }, FMT_PLACE_PARTIAL, 0, 2,
-                              FMT_TIER_TENSOR, e));
+        OK(fmt_tape_put_ranks(w, &(fmt_tape_key){ r, 0, 0, "x" }, &t, (const void *const[]){ a, b }, FMT_PLACE_PARTIAL, 0,
+                              2, FMT_TIER_TENSOR, e));
         OK(fmt_tape_put(w, &(fmt_tape_key){ r, 0, 0, "kv" }, &t, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR, e));
         OK(fmt_tape_put(w, &(fmt_tape_key){ r, 0, 0, "x.stats" }, &t, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_STATS, e));
         OK(fmt_tape_put_event(w, r, event, e));

@@ -172,8 +172,8 @@ static void what_cannot_be_compared_is_reported(void **state)
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
         fmt_tape *t = copy_tape(source, "odd.tape", CASES[i].edit, (void *)(uintptr_t)CASES[i].at);
         summary s = compare(source, t, NULL);
-        if (s.by_state[CASES[i].want] != 1) fail_msg("%s: %d times", rpl_state_text(CASES[i].want), (int)s.by_state[CASES[i].want]);
-        if (s.n_differ != CASES[i].differs) fail_msg("%s: %d differ", rpl_state_text(CASES[i].want), (int)s.n_differ);
+        assert_int_equal(s.by_state[CASES[i].want], 1);
+        assert_int_equal(s.n_differ, CASES[i].differs);
         if (CASES[i].want == RPL_STATE_ONLY_A) assert_int_equal(compare(t, source, NULL).by_state[RPL_STATE_ONLY_B], 1);
         fmt_tape_close(t);
     }
@@ -383,21 +383,24 @@ static void what_only_the_elements_tell_is_decoded(void **state)
 {
     static const struct { part part[3]; rpl_state sound; int n_findings; } CASES[] = {
         { { { 0, 1, FMT_PLACE_REPLICATED, 0, WITH_NAN, 1 } }, RPL_STATE_COMPARED, 1 },
-        { { { 0, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 1 }, { 1, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 2 } }, RPL_STATE_COMPARED, 1 },
+        { { { 0, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 1 }, { 1, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 2 } },
+          RPL_STATE_COMPARED, 1 },
         { { { 0, 2, FMT_PLACE_PARTIAL, 0, PLAIN, 1 }, { 1, 2, FMT_PLACE_PARTIAL, 0, PLAIN, 2 } }, RPL_STATE_COMPARED, 0 },
         /* What cannot be put together is not equal: a shard missing, beside a stranger, axis, place, rank count. */
         { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
         { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 5, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
         { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 1, 2, FMT_PLACE_SHARDED, 0, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
         { { { 0, 2, FMT_PLACE_SHARDED, 3, PLAIN, 1 }, { 1, 2, FMT_PLACE_SHARDED, 3, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
-        { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 1, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
+        { { { 0, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 1, 2, FMT_PLACE_REPLICATED, 0, PLAIN, 1 } },
+          RPL_STATE_UNREADABLE, 0 },
         { { { 0, 3, FMT_PLACE_SHARDED, 1, PLAIN, 1 }, { 1, 2, FMT_PLACE_SHARDED, 1, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
         { { { 0, 99, FMT_PLACE_SHARDED, 1, PLAIN, 1 } }, RPL_STATE_UNREADABLE, 0 },
     };
     (void)state;
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
         summary sound, s = compare_spoilt(CASES[i].part, &sound);
-        if (s.by_state[RPL_STATE_UNREADABLE] != 1 || sound.by_state[CASES[i].sound] != 1 || sound.n_findings != CASES[i].n_findings)
+        if (s.by_state[RPL_STATE_UNREADABLE] != 1 || sound.by_state[CASES[i].sound] != 1 ||
+            sound.n_findings != CASES[i].n_findings)
             fail_msg("case %zu: %d unreadable, then %d, %d findings", i, (int)s.by_state[RPL_STATE_UNREADABLE],
                      (int)sound.by_state[CASES[i].sound], (int)sound.n_findings);
     }
@@ -426,7 +429,8 @@ static void the_index_says_what_the_elements_would(void **state)
             assert_true(got->m.n_equal == want.m.n_equal && got->m.n_zero_a == want.m.n_zero_a);
             assert_memory_equal(got->m.ulp, want.m.ulp, sizeof want.m.ulp);
             assert_true(fabs(got->m.norm_a - want.m.norm_a) <= 1e-6 * want.m.norm_a);
-            assert_true(fabs(got->m.cosine - want.m.cosine) <= 1e-12 && got->m.rel_l2 == want.m.rel_l2 && got->m.worst == want.m.worst);
+            assert_true(fabs(got->m.cosine - want.m.cosine) <= 1e-12);
+            assert_true(got->m.rel_l2 == want.m.rel_l2 && got->m.worst == want.m.worst);
             assert_true(got->has_logits == want.has_logits && got->has_ids == want.has_ids);
             assert_memory_equal(&got->logits, &want.logits, sizeof want.logits);
             assert_memory_equal(&got->ids, &want.ids, sizeof want.ids);
@@ -435,6 +439,29 @@ static void the_index_says_what_the_elements_would(void **state)
     }
     assert_true(n_large > 20);
     rpl_compare_close(c);
+}
+
+static void a_forgotten_round_is_compared_again_to_the_same(void **state)
+{
+    flips f = { .at = { "1/-1/s0.attn.norm", "1/-1/drafts" } };
+    rpl_compare *c;
+    const rpl_round *r;
+    (void)state;
+    fmt_tape *t = copy_tape(source, "flipped.tape", flip_bits, &f);
+    OK(rpl_compare_open(source, t, NULL, NULL, &c, e));
+    summary before = sum_of(c);
+    for (int32_t i = 0; i < rpl_compare_rounds(c); i++) {
+        OK(rpl_compare_round(c, i, &r, e));
+        assert_true(rpl_round_bytes(r) >= (uint64_t)r->n_values * sizeof(rpl_value));
+        rpl_compare_forget(c, i);
+        rpl_compare_forget(c, i); /* nothing left to forget */
+        assert_false(rpl_compare_done(c, i));
+    }
+    summary after = sum_of(c);
+    assert_true(before.n_differ >= 2);
+    assert_memory_equal(&before, &after, sizeof after);
+    rpl_compare_close(c);
+    fmt_tape_close(t);
 }
 
 static void identity_differences_are_named_by_path(void **state)
@@ -471,6 +498,7 @@ int main(void)
         cmocka_unit_test(two_accumulations_start_to_differ_at_origins_only),
         cmocka_unit_test(a_v1_tape_compares_with_the_top_of_its_logits),
         cmocka_unit_test(rounds_may_be_asked_for_in_any_order_and_are_kept),
+        cmocka_unit_test(a_forgotten_round_is_compared_again_to_the_same),
         cmocka_unit_test(equal_values_are_not_decoded),
         cmocka_unit_test(what_only_the_elements_tell_is_decoded),
         cmocka_unit_test(the_index_says_what_the_elements_would),
