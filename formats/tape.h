@@ -113,8 +113,8 @@ void fmt_tape_round_span(const fmt_tape *t, int32_t round, size_t *first, size_t
 size_t fmt_tape_rounds(const fmt_tape *t, const int32_t **rounds);
 
 /* The value's bytes, decoded and checked (the chunks' checksums; fmt_tape_examine asks the record's hash too), into dst of
- * at least raw_bytes.
- * ERR_FORMAT names file, chunk and record. ERR_INPUT: the record's tier holds no payload. Thread-safe. */
+ * at least raw_bytes. ERR_FORMAT names file, chunk and record. ERR_INPUT: the record's tier holds no payload.
+ * Thread-safe. */
 MUST_USE err_code fmt_tape_get(const fmt_tape *t, size_t i, void *dst, uint64_t dst_bytes, err *e);
 
 size_t fmt_tape_event_count(const fmt_tape *t);

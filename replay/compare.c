@@ -111,21 +111,32 @@ static int same_bits(rpl_compare *c, const round_result *r, int32_t round, int32
     return a->dtype == b->dtype && rpl_same_shape(a, b) && memcmp(a->data, b->data, fmt_tensor_bytes(a)) == 0;
 }
 
-/* Hashes of all ranks' records: 1 same, 0 different, -1 the ranks do not match up. */
+static bool same_record(const fmt_tape_record *a, const fmt_tape_record *b)
+{
+    return a->hash == b->hash && a->tensor.dtype == b->tensor.dtype && rpl_same_shape(&a->tensor, &b->tensor);
+}
+
+/* By the records' hashes alone: 1 same, 0 different, -1 they cannot tell, because shards or partials of other rank counts
+ * hash other bytes. A replicated value is the same on every rank: any one of them stands for it. rec: a record of each side. */
 static int same_hashes(const rpl_compare *c, int32_t round, int32_t slot, const char *name, fmt_tape_record rec[2])
 {
-    for (int32_t rank = FMT_TAPE_NO_RANK; rank < ENG_RANKS_MAX; rank++) {
+    for (int s = A; s <= B; s++) {
+        int64_t at = cap_names_find(c->names[s], round, slot, name);
+        if (at < 0) return -1;
+        fmt_tape_at(c->tape[s], cap_names_at(c->names[s], (size_t)at)->first_record, &rec[s]);
+    }
+    if (rec[A].place == FMT_PLACE_REPLICATED && rec[B].place == FMT_PLACE_REPLICATED) return same_record(&rec[A], &rec[B]);
+    if (rec[A].place != rec[B].place || rec[A].axis != rec[B].axis || rec[A].n_ranks != rec[B].n_ranks) return -1;
+    int same = 1;
+    for (int32_t rank = 0; rank < rec[A].n_ranks; rank++) {
         const fmt_tape_key key = { round, slot, rank, name };
         int64_t i = fmt_tape_find(c->tape[A], &key), j = fmt_tape_find(c->tape[B], &key);
-        if ((i < 0) != (j < 0)) return -1;
-        if (i < 0) continue;
+        if (i < 0 || j < 0) return -1;
         fmt_tape_at(c->tape[A], (size_t)i, &rec[A]);
         fmt_tape_at(c->tape[B], (size_t)j, &rec[B]);
-        if (rec[A].hash != rec[B].hash || rec[A].tensor.dtype != rec[B].tensor.dtype ||
-            !rpl_same_shape(&rec[A].tensor, &rec[B].tensor))
-            return 0;
+        if (!same_record(&rec[A], &rec[B])) same = 0;
     }
-    return 1;
+    return same;
 }
 
 /* ---- placing a difference ---- */
@@ -191,12 +202,16 @@ static rpl_class place(rpl_compare *c, const round_result *r, int32_t round_inde
 
 /* ---- one value ---- */
 
-static const char *op_of(const rpl_compare *c, const rpl_value *v)
+/* Who makes v: its op, and the kinds of the chain that lies between it and the recorded values before it. */
+static void name_op(const rpl_compare *c, rpl_value *v)
 {
-    if (!c->has_program) return NULL;
-    const eng_program *p = c->program[v->draft ? ENG_STEP_DRAFT : ENG_STEP_INSERT];
-    int32_t value = find_value(p, v->name);
-    return value >= 0 && p->value[value].producer >= 0 ? p->op[p->value[value].producer].name : NULL;
+    if (!c->has_program) return;
+    eng_step_kind step = v->draft ? ENG_STEP_DRAFT : ENG_STEP_INSERT;
+    const eng_program *p = c->program[step];
+    int32_t value = find_value(p, v->name), g = value >= 0 ? rpl_fold_of_value(c->fold[step], value) : -1;
+    if (value < 0 || p->value[value].producer < 0) return;
+    v->op = p->op[p->value[value].producer].name;
+    if (g >= 0) rpl_group_text(p, rpl_fold_at(c->fold[step], g), v->ops);
 }
 
 /* A side kept statistics or a hash only. */
@@ -339,7 +354,7 @@ static err_code compare_round(rpl_compare *c, int32_t i, round_result *r, err *e
         rpl_value *v = &r->value[r->round.n_values++];
         *v = (rpl_value){ .name = name[k].name, .slot = name[k].slot, .draft = is_draft(&name[k]), .cls = RPL_CLASS_NONE };
         v->a.ndim = v->b.ndim = -1;
-        v->op = op_of(c, v);
+        name_op(c, v);
         compare_value(c, r->round.round, v);
     }
     for (int32_t k = 0; k < r->round.n_values; k++) {

@@ -43,9 +43,9 @@ static json_t *value_json(int32_t round, const rpl_value *v)
         if (v->m.findings >> bit & 1)
             json_array_append_new(findings, json_string(rpl_finding_text((rpl_finding)(1 << bit))));
     json_t *j =
-        json_pack("{s:i, s:s, s:i, s:o, s:s, s:s?, s:s, s:s, s:o, s:o, s:o}", "schema", 1, "type", "value", "round",
+        json_pack("{s:i, s:s, s:i, s:o, s:s, s:s?, s:s, s:s, s:s, s:o, s:o, s:o}", "schema", 1, "type", "value", "round",
                   round, "slot", v->slot == FMT_TAPE_NO_SLOT ? json_null() : json_integer(v->slot), "value", v->name,
-                  "op", v->op, "class", v->cls == RPL_CLASS_NONE ? "none" : rpl_class_text(v->cls), "state",
+                  "op", v->op, "ops", v->ops, "class", v->cls == RPL_CLASS_NONE ? "none" : rpl_class_text(v->cls), "state",
                   rpl_state_text(v->state), "a", shape_json(&v->a), "b", shape_json(&v->b), "findings", findings);
     if (!j) return NULL;
     if (v->state == RPL_STATE_COMPARED) json_object_set_new(j, "metrics", metrics_json(v));

@@ -134,7 +134,7 @@ static void print_row(const row *w)
     char slot[16], at[80], share[48], ulp[24];
     const rpl_value *v = w->worst;
     snprintf(share, sizeof share, "%" PRId64 "/%" PRId64, w->n_differ, w->n);
-    printf("%5d %6d  %-18s %-18s %15s ", w->first_round, w->n_rounds, v->op ? v->op : "-", v->name, share);
+    printf("%5d %6d  %-18s %15s ", w->first_round, w->n_rounds, v->name, share);
     if (v->state == RPL_STATE_BY_HASH) {
         printf("another hash, no payload kept\n");
         return;
@@ -143,7 +143,7 @@ static void print_row(const row *w)
     else snprintf(ulp, sizeof ulp, "%" PRIu64, w->max_ulp);
     char where[112];
     snprintf(where, sizeof where, "%d/%s %s", w->worst_round, slot_text(v->slot, slot), index_text(&v->b, v->m.worst, at));
-    printf("%10s %9.2e  %-18s %15.9g %15.9g\n", ulp, v->m.rel_l2, where, v->a_worst, v->b_worst);
+    printf("%10s %9.2e  %-18s %15.9g %15.9g  %s\n", ulp, v->m.rel_l2, where, v->a_worst, v->b_worst, v->ops);
 }
 
 /* Differences of one class in order of round and program: a row per value over all rounds, or, with all, every single
@@ -168,8 +168,8 @@ static err_code print_class(const rpl_diff *d, rpl_class cls, const char *title,
             if (at == n_rows) rows[n_rows++] = (row){ 0 };
             add_to_row(&rows[at], v, d->round[i]->round);
         }
-    printf("\n%s\n%5s %6s  %-18s %-18s %15s %10s %9s  %-18s %15s %15s\n", title, "round", "rounds", "op", "value",
-           "differ", "max ulp", "rel L2", "worst", d->forced ? "computed" : "A", d->forced ? "recorded" : "B");
+    printf("\n%s\n%5s %6s  %-18s %15s %10s %9s  %-18s %15s %15s  %s\n", title, "round", "rounds", "value",
+           "differ", "max ulp", "rel L2", "worst", d->forced ? "computed" : "A", d->forced ? "recorded" : "B", "the ops it may lie in");
     for (size_t i = 0; i < n_rows && (d->all || i < FEW); i++) print_row(&rows[i]);
     if (n_rows > FEW && !d->all) printf("%5s %zu more values (--all)\n", "", n_rows - FEW);
     free(rows);
@@ -299,7 +299,7 @@ static void print_verdict(const rpl_diff *d)
     else printf("%" PRId64 " values, %" PRId64 " elements equal in %d rounds", d->n_equal, d->n_elems, d->n_rounds);
     if (d->by_class[RPL_CLASS_INPUT]) printf(", %" PRId64 " inputs", d->by_class[RPL_CLASS_INPUT]);
     if (d->by_class[RPL_CLASS_UNPLACED]) printf(", %" PRId64 " unplaced", d->by_class[RPL_CLASS_UNPLACED]);
-    if (d->n_one_sided) printf(", %" PRId64 " in one tape only%s", d->n_one_sided, d->alike ? " (both should hold them)" : "");
+    if (d->n_one_sided) printf(", %" PRId64 " without a pair%s", d->n_one_sided, d->alike ? " (both should hold them)" : "");
     int64_t unlike = d->by_class[RPL_CLASS_NONE] - d->n_one_sided;
     if (unlike > 0) printf(", %" PRId64 " of another kind", unlike);
     if (d->n_blocks) printf("; drafts %" PRId64 "/%" PRId64 " blocks exact", d->n_blocks_exact, d->n_blocks);

@@ -457,6 +457,7 @@ static err_code collect_value(void *ctx, const rpl_forced_value *v, err *e)
     to->name = lasting_name(c->f, v->round, v->slot, v->name);
     to->op = lasting_name(c->f, v->round, v->slot, v->op); /* an op has the name of the first value that it writes */
     if (!to->op) to->op = to->name;
+    if (v->group) rpl_group_text(v->program, v->group, to->ops);
     rpl_value_compare(to, &v->computed, &v->recorded, c->f->config.vocab);
     if (to->cls == RPL_CLASS_UNPLACED) to->cls = RPL_CLASS_ORIGIN; /* its inputs are the same by construction */
     if (to->cls == RPL_CLASS_ORIGIN && c->r->round.first_origin < 0) c->r->round.first_origin = c->r->round.n_values;
