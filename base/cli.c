@@ -65,7 +65,10 @@ static err_code store(const cli_option *o, void *base, const char *value, err *e
     return ERR_OK;
 }
 
-static bool same_file(const struct stat *a, const struct stat *b) { return a->st_dev == b->st_dev && a->st_ino == b->st_ino; }
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -78,7 +81,8 @@ err_code cli_keep_off(const char *what, const char *out, const char *in, err *e)
     struct stat o, i, folder;
     if (stat(out, &o) != 0 || stat(in, &i) != 0) return ERR_OK; /* nothing to destroy, or reported by whoever opens it */
     if (same_file(&o, &i) && !S_ISDIR(o.st_mode)) return err_set(e, ERR_ARG, "%s: %s is an input of this command", what, out);
-    if (!S_ISDIR(i.st_mode) || S_ISDIR(o.st_mode) || !(ends_with(out, ".safetensors") || ends_with(out, ".json"))) return ERR_OK;
+    bool of_checkpoint = ends_with(out, ".safetensors") || ends_with(out, ".json");
+    if (!S_ISDIR(i.st_mode) || S_ISDIR(o.st_mode) || !of_checkpoint) return ERR_OK;
     char parent[4096];
     const char *slash = strrchr(out, '/');
     snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - out) : 1, slash ? out : ".");

@@ -25,11 +25,16 @@ bool cap_name_dtype(const char *name, fmt_dtype *out)
 static double f16_value(uint16_t h)
 {
     int exponent = h >> 10 & 31, fraction = h & 0x3ff;
-    double v = exponent == 0 ? ldexp(fraction, -24) : exponent == 31 ? (fraction ? NAN : INFINITY) : ldexp(1024 + fraction, exponent - 25);
+    double v = ldexp(1024 + fraction, exponent - 25);
+    if (exponent == 0) v = ldexp(fraction, -24);
+    if (exponent == 31) v = fraction ? (double)NAN : (double)INFINITY;
     return h & 0x8000 ? -v : v;
 }
 
-static bool is_float(fmt_dtype d) { return d == FMT_DTYPE_F64 || d == FMT_DTYPE_F32 || d == FMT_DTYPE_F16 || d == FMT_DTYPE_BF16; }
+static bool is_float(fmt_dtype d)
+{
+    return d == FMT_DTYPE_F64 || d == FMT_DTYPE_F32 || d == FMT_DTYPE_F16 || d == FMT_DTYPE_BF16;
+}
 
 /* Element i of a float tensor; data may lie at any byte. */
 static double element(const fmt_tensor *t, int64_t i)
