@@ -126,6 +126,7 @@ class Live:
         self.process = subprocess.Popen(argv, stdin=self.slave, stdout=self.slave, stderr=subprocess.PIPE, env=env,
                                         preexec_fn=self.own_session)
         self.out = b''
+        self.at = 0  # what lies before it has been waited for, or came before the last key
 
     def own_session(self):
         os.setsid()
@@ -137,13 +138,15 @@ class Live:
             self.out += os.read(self.master, 65536)
 
     def wait_for(self, text, seconds=20):
-        end, start = time.monotonic() + seconds, len(self.out)
-        while text.encode() not in self.out[start:]:
+        end = time.monotonic() + seconds
+        while (found := self.out.find(text.encode(), self.at)) < 0:
             check(time.monotonic() < end and self.process.poll() is None,
-                  f'"{text}" never came (exit {self.process.poll()}): {self.out[start:][-400:]!r}')
+                  f'"{text}" never came (exit {self.process.poll()}): {self.out[self.at:][-400:]!r}')
             self.read(0.05)
+        self.at = found + len(text.encode())
 
     def press(self, keys):
+        self.at = len(self.out)
         os.write(self.master, keys.encode())
 
     def finish(self, status):
@@ -209,6 +212,7 @@ def stopping_and_coming_back_keeps_the_screen(p):
 def a_resized_terminal_is_filled(p):
     live = Live(p, *tapes(p))
     live.wait_for('5 rounds compared')
+    live.at = len(live.out)
     fcntl.ioctl(live.slave, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 130, 0, 0))
     live.wait_for('arm')  # a column that 80 columns have no room for
     live.press('Q')
