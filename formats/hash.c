@@ -28,19 +28,30 @@ static const uint64_t P1 = 0x9e3779b185ebca87u, P2 = 0xc2b2ae3d27d4eb4fu, P3 = 0
 static inline uint64_t rotl(uint64_t v, int k) { return v << k | v >> (64 - k); }
 static inline uint64_t mix(uint64_t v, uint64_t w) { return rotl(v + w * P2, 31) * P1; }
 
-uint64_t fmt_hash64(const void *data, size_t bytes)
+fmt_hash_run fmt_hash_begin(void) { return (fmt_hash_run){ .v = { P1 + P2, P2, 0, 0 - P1 } }; }
+
+void fmt_hash_add(fmt_hash_run *run, const void *data, size_t bytes)
+{
+    CHECK(bytes % 32 == 0);
+    const uint8_t *p = data, *end = p + bytes;
+    uint64_t v[4];
+    memcpy(v, run->v, sizeof v); /* in registers: p may point at anything, run too */
+    for (; p < end; p += 32)
+        for (int i = 0; i < 4; i++) v[i] = mix(v[i], get_u64(p + 8 * i));
+    memcpy(run->v, v, sizeof v);
+    run->bytes += bytes;
+}
+
+uint64_t fmt_hash_end(const fmt_hash_run *run, const void *data, size_t bytes)
 {
     const uint8_t *p = data;
     size_t left = bytes;
     uint64_t h = P5;
-    if (left >= 32) {
-        uint64_t v[4] = { P1 + P2, P2, 0, 0 - P1 };
-        for (; left >= 32; left -= 32, p += 32)
-            for (int i = 0; i < 4; i++) v[i] = mix(v[i], get_u64(p + 8 * i));
-        h = rotl(v[0], 1) + rotl(v[1], 7) + rotl(v[2], 12) + rotl(v[3], 18);
-        for (int i = 0; i < 4; i++) h = (h ^ mix(0, v[i])) * P1 + P4;
+    if (run->bytes) {
+        h = rotl(run->v[0], 1) + rotl(run->v[1], 7) + rotl(run->v[2], 12) + rotl(run->v[3], 18);
+        for (int i = 0; i < 4; i++) h = (h ^ mix(0, run->v[i])) * P1 + P4;
     }
-    h += bytes;
+    h += run->bytes + bytes;
     for (; left >= 8; left -= 8, p += 8) h = rotl(h ^ mix(0, get_u64(p)), 27) * P1 + P4;
     if (left >= 4) {
         h = rotl(h ^ get_u32(p) * P1, 23) * P2 + P3;
@@ -53,6 +64,14 @@ uint64_t fmt_hash64(const void *data, size_t bytes)
     h ^= h >> 29;
     h *= P3;
     return h ^ h >> 32;
+}
+
+uint64_t fmt_hash64(const void *data, size_t bytes)
+{
+    fmt_hash_run run = fmt_hash_begin();
+    size_t whole = bytes - bytes % 32;
+    if (whole) fmt_hash_add(&run, data, whole);
+    return fmt_hash_end(&run, whole ? (const uint8_t *)data + whole : data, bytes - whole);
 }
 
 /* crc_table[k][b]: what byte b, k bytes before the end of an 8-byte step, adds to the register. */

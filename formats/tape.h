@@ -80,7 +80,7 @@ MUST_USE err_code fmt_tape_flush(fmt_tape_writer *w, err *e);
 MUST_USE err_code fmt_tape_finish(fmt_tape_writer *w, const json_t *summary, err *e);
 /* Frees w and removes PATH.part: nothing was worth keeping. NULL is a no-op. */
 void fmt_tape_discard(fmt_tape_writer *w);
-uint64_t fmt_tape_written_bytes(const fmt_tape_writer *w);
+uint64_t fmt_tape_written_bytes(fmt_tape_writer *w); /* in the file so far; what was put last may not be */
 
 /* ---- reading ---- */
 typedef struct fmt_tape fmt_tape;
@@ -157,8 +157,15 @@ MUST_USE err_code fmt_tape_recover(const char *path, const char *out_path, fmt_t
 /* ---- pieces that others use ---- */
 /* Order-sensitive 64-bit hash of bytes (defined in TAPE.md): a swapped row or a permutation changes it. */
 uint64_t fmt_hash64(const void *data, size_t bytes);
+/* The same hash of bytes that come in pieces. add: bytes % 32 == 0. end: fewer than 32, those left. */
+typedef struct fmt_hash_run { uint64_t v[4], bytes; } fmt_hash_run;
+fmt_hash_run fmt_hash_begin(void);
+void fmt_hash_add(fmt_hash_run *run, const void *data, size_t bytes);
+uint64_t fmt_hash_end(const fmt_hash_run *run, const void *data, size_t bytes);
 uint32_t fmt_crc32c(uint32_t crc, const void *data, size_t bytes); /* start with 0 */
 /* Statistics of a tensor, one pass. */
 void fmt_stats_of(const fmt_tensor *t, fmt_stats *out);
+/* Both the hash of its bytes and its statistics, which reads a tensor larger than the caches once instead of twice. */
+void fmt_stats_hash_of(const fmt_tensor *t, fmt_stats *out, uint64_t *hash);
 
 #endif

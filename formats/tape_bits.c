@@ -1,6 +1,7 @@
 /* Bit planes, the transform "bits" of TAPE.md: plane 8b + k holds bit k of byte b of all n elements, n / 8 bytes.
  *
- * Two ways with the same result: whole blocks through AVX2 where the processor has it, the rest in portable vectors. */
+ * All ways have the same result: whole blocks through AVX-512 or AVX2 where the processor has them, the rest in portable
+ * vectors. */
 #include "formats/tape_codec.h"
 
 #if defined(__x86_64__)
@@ -150,7 +151,8 @@ ALWAYS_INLINE void join_portable(const uint8_t *restrict src, uint8_t *restrict 
 #define AVX2_INLINE AVX2 ALWAYS_INLINE
 
 enum {
-    SPLIT_BLOCK = 512, /* elements: a cache line of every plane, so that planes are written by whole lines */
+    LINE_BYTES = 64,
+    SPLIT_BLOCK = 8 * LINE_BYTES, /* elements: a cache line of every plane, so that planes are written by whole lines */
     JOIN_BLOCK = 256,  /* a vector of every plane */
 };
 
@@ -168,6 +170,16 @@ AVX2_INLINE void unzip_avx2(__m256i *v, int n)
     }
     UNROLL
     for (int i = 0; i < n; i++) v[i] = t[i];
+}
+
+/* A cache line to each of n planes. */
+ALWAYS_INLINE void put_lines(const uint8_t *line, uint8_t *dst, size_t plane_bytes, int n)
+{
+    for (int p = 0; p < n; p++, line += LINE_BYTES, dst += plane_bytes) {
+        memcpy(dst, line, LINE_BYTES);
+        /* The line after next: so many planes at once are more than the processor foresees by itself. */
+        __builtin_prefetch(dst + 2 * LINE_BYTES, 1);
+    }
 }
 
 AVX2_INLINE void split_block_avx2(const uint8_t *src, uint8_t *dst, size_t plane_bytes, int size)
@@ -191,12 +203,7 @@ AVX2_INLINE void split_block_avx2(const uint8_t *src, uint8_t *dst, size_t plane
             }
         }
     }
-    for (int p = 0; p < 8 * size; p++) {
-        uint8_t *to = dst + (size_t)p * plane_bytes;
-        memcpy(to, line[p], sizeof line[p]);
-        /* The next block's line: so many planes at once are more than the processor foresees by itself. */
-        __builtin_prefetch(to + 2 * sizeof line[p], 1);
-    }
+    put_lines((const uint8_t *)line, dst, plane_bytes, 8 * size);
 }
 
 /* As turn_bits. */
@@ -271,19 +278,171 @@ AVX2_INLINE void join_block_avx2(const uint8_t *src, size_t plane_bytes, uint8_t
     }
 }
 
-AVX2 static size_t split_avx2(const uint8_t *src, uint8_t *dst, size_t n, int size)
+/* ---- AVX-512, for splitting elements of 2 and 4 bytes: masks of 64 elements instead of 32 ---- */
+
+#define AVX512 __attribute__((target("avx512f,avx512bw")))
+#define AVX512_INLINE AVX512 ALWAYS_INLINE
+
+/* As unzip_avx2, but within each 128-bit lane. */
+AVX512_INLINE void unzip_avx512(__m512i *v, int n)
+{
+    __m512i t[4];
+    UNROLL
+    for (int i = 0; i < n / 2; i++) {
+        __m512i a = v[2 * i], b = v[2 * i + 1], low = _mm512_set1_epi16(0xff);
+        t[i] = _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low));
+        t[n / 2 + i] = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) v[i] = t[i];
+}
+
+AVX512_INLINE void split_block_avx512(const uint8_t *src, uint8_t *dst, size_t plane_bytes, int size)
+{
+    const int levels = size / 2;
+    /* What in-lane unzipping leaves in a lane: 16 / size bytes of each of the size source vectors. */
+    const __m512i order = size == 2 ? _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)
+                                    : _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    uint64_t line[32][SPLIT_BLOCK / 64]; /* [8 * size] of it */
+    for (int i = 0; i < SPLIT_BLOCK / 64; i++) {
+        __m512i v[4]; /* 64 elements */
+        UNROLL
+        for (int b = 0; b < size; b++) v[b] = _mm512_loadu_si512(src + 64 * (size_t)(i * size + b));
+        UNROLL
+        for (int l = 0; l < levels; l++)
+            for (int part = 0; part < 1 << l; part++) unzip_avx512(v + part * (size >> l), size >> l);
+        UNROLL
+        for (int b = 0; b < size; b++) {
+            __m512i byte = _mm512_permutexvar_epi32(order, v[reversed(b, levels)]), up = byte;
+            UNROLL
+            for (int k = 7; k >= 4; k--) { /* half of the bits each way: the two take turns at the processor's ports */
+                line[8 * b + k][i] = _mm512_movepi8_mask(up);
+                line[8 * b + k - 4][i] = _mm512_test_epi8_mask(byte, _mm512_set1_epi8((char)(1 << (k - 4))));
+                up = _mm512_add_epi8(up, up);
+            }
+        }
+    }
+    put_lines((const uint8_t *)line, dst, plane_bytes, 8 * size);
+}
+
+AVX512 static size_t split_avx512(const uint8_t *src, uint8_t *dst, size_t n, int size)
 {
     size_t at = 0;
+    if (size == 2)
+        for (; at + SPLIT_BLOCK <= n; at += SPLIT_BLOCK) split_block_avx512(src + at * 2, dst + at / 8, n / 8, 2);
+    if (size == 4)
+        for (; at + SPLIT_BLOCK <= n; at += SPLIT_BLOCK) split_block_avx512(src + at * 4, dst + at / 8, n / 8, 4);
+    return at;
+}
+
+AVX2 static size_t split_avx2(const uint8_t *src, uint8_t *dst, size_t at, size_t n, int size)
+{
     FMT_BY_SIZE(size, for (; at + SPLIT_BLOCK <= n; at += SPLIT_BLOCK)
                       split_block_avx2(src + at * SIZE, dst + at / 8, n / 8, SIZE));
     return at;
 }
 
-AVX2 static size_t join_avx2(const uint8_t *src, uint8_t *dst, size_t n, int size)
+AVX2 static size_t join_avx2(const uint8_t *src, uint8_t *dst, size_t at, size_t n, int size)
 {
-    size_t at = 0;
     FMT_BY_SIZE(size, for (; at + JOIN_BLOCK <= n; at += JOIN_BLOCK)
                       join_block_avx2(src + at / 8, n / 8, dst + at * SIZE, SIZE));
+    return at;
+}
+
+/* ---- AVX-512, for joining elements of 2 and 4 bytes ---- */
+
+enum { JOIN_BLOCK_512 = 512 }; /* elements: a cache line of every plane */
+
+/* As turn_bits: x ^= t ^ t << n with t = (x ^ x >> n) & mask, two operations of three inputs a step. */
+#define TURN_STEP(x, n, mask)                                                                                     \
+    do {                                                                                                          \
+        __m512i t = _mm512_ternarylogic_epi64(x, _mm512_srli_epi64(x, n), _mm512_set1_epi64(mask), 0x28);         \
+        x = _mm512_ternarylogic_epi64(x, t, _mm512_slli_epi64(t, n), 0x96);                                       \
+    } while (0)
+
+AVX512_INLINE __m512i turn_avx512(__m512i x)
+{
+    TURN_STEP(x, 7, 0x00aa00aa00aa00aa);
+    TURN_STEP(x, 14, 0x0000cccc0000cccc);
+    TURN_STEP(x, 28, 0x00000000f0f0f0f0);
+    return x;
+}
+
+/* Lane l of v[b] holds 16 bytes that belong at dst + l * stride + 16 * b; size of them side by side. */
+AVX512_INLINE void store_lanes(const __m512i *v, uint8_t *dst, size_t stride, int size)
+{
+    if (size == 4) {
+        __m512i a = _mm512_shuffle_i32x4(v[0], v[1], 0x44), b = _mm512_shuffle_i32x4(v[2], v[3], 0x44);
+        __m512i c = _mm512_shuffle_i32x4(v[0], v[1], 0xee), d = _mm512_shuffle_i32x4(v[2], v[3], 0xee);
+        _mm512_storeu_si512(dst, _mm512_shuffle_i32x4(a, b, 0x88));
+        _mm512_storeu_si512(dst + stride, _mm512_shuffle_i32x4(a, b, 0xdd));
+        _mm512_storeu_si512(dst + 2 * stride, _mm512_shuffle_i32x4(c, d, 0x88));
+        _mm512_storeu_si512(dst + 3 * stride, _mm512_shuffle_i32x4(c, d, 0xdd));
+    } else {
+        __m512i even = _mm512_shuffle_i32x4(v[0], v[1], 0x88), odd = _mm512_shuffle_i32x4(v[0], v[1], 0xdd);
+        even = _mm512_shuffle_i32x4(even, even, 0xd8);
+        odd = _mm512_shuffle_i32x4(odd, odd, 0xd8);
+        _mm256_storeu_si256((__m256i *)dst, _mm512_castsi512_si256(even));
+        _mm256_storeu_si256((__m256i *)(dst + stride), _mm512_castsi512_si256(odd));
+        _mm256_storeu_si256((__m256i *)(dst + 2 * stride), _mm512_extracti64x4_epi64(even, 1));
+        _mm256_storeu_si256((__m256i *)(dst + 3 * stride), _mm512_extracti64x4_epi64(odd, 1));
+    }
+}
+
+/* As join_block_avx2, four lanes wide: byte b of elements 128 l + 16 q, ..., + 15 in lane l of byte[b][q]. */
+AVX512_INLINE void join_block_avx512(const uint8_t *src, size_t plane_bytes, uint8_t *dst, int size)
+{
+    __m512i byte[4][8];
+    UNROLL
+    for (int b = 0; b < size; b++) {
+        __m512i v[8], w[8];
+        UNROLL
+        for (int k = 0; k < 8; k++) {
+            const uint8_t *plane = src + (size_t)(8 * b + k) * plane_bytes;
+            /* So many planes at once are more than the processor foresees by itself. */
+            __builtin_prefetch(plane + 3 * sizeof v[k]);
+            v[k] = _mm512_loadu_si512(plane);
+        }
+        UNROLL
+        for (int k = 0; k < 4; k++) {
+            w[k] = _mm512_unpacklo_epi8(v[2 * k], v[2 * k + 1]);
+            w[4 + k] = _mm512_unpackhi_epi8(v[2 * k], v[2 * k + 1]);
+        }
+        UNROLL
+        for (int h = 0; h < 2; h++)
+            for (int k = 0; k < 2; k++) {
+                v[4 * h + k] = _mm512_unpacklo_epi16(w[4 * h + 2 * k], w[4 * h + 2 * k + 1]);
+                v[4 * h + 2 + k] = _mm512_unpackhi_epi16(w[4 * h + 2 * k], w[4 * h + 2 * k + 1]);
+            }
+        UNROLL
+        for (int h = 0; h < 4; h++) {
+            byte[b][2 * h] = turn_avx512(_mm512_unpacklo_epi32(v[2 * h], v[2 * h + 1]));
+            byte[b][2 * h + 1] = turn_avx512(_mm512_unpackhi_epi32(v[2 * h], v[2 * h + 1]));
+        }
+    }
+    UNROLL
+    for (int q = 0; q < 8; q++) {
+        __m512i v[4], lo = _mm512_unpacklo_epi8(byte[0][q], byte[1][q]), hi = _mm512_unpackhi_epi8(byte[0][q], byte[1][q]);
+        v[0] = lo;
+        v[1] = hi;
+        if (size == 4) {
+            __m512i lo2 = _mm512_unpacklo_epi8(byte[2][q], byte[3][q]), hi2 = _mm512_unpackhi_epi8(byte[2][q], byte[3][q]);
+            v[0] = _mm512_unpacklo_epi16(lo, lo2);
+            v[1] = _mm512_unpackhi_epi16(lo, lo2);
+            v[2] = _mm512_unpacklo_epi16(hi, hi2);
+            v[3] = _mm512_unpackhi_epi16(hi, hi2);
+        }
+        store_lanes(v, dst + size * 16 * q, (size_t)size * 128, size);
+    }
+}
+
+AVX512 static size_t join_avx512(const uint8_t *src, uint8_t *dst, size_t n, int size)
+{
+    size_t at = 0;
+    if (size == 2)
+        for (; at + JOIN_BLOCK_512 <= n; at += JOIN_BLOCK_512) join_block_avx512(src + at / 8, n / 8, dst + at * 2, 2);
+    if (size == 4)
+        for (; at + JOIN_BLOCK_512 <= n; at += JOIN_BLOCK_512) join_block_avx512(src + at / 8, n / 8, dst + at * 4, 4);
     return at;
 }
 #endif
@@ -292,7 +451,8 @@ void fmt_bits_split(const uint8_t *src, uint8_t *dst, size_t n, int size)
 {
     size_t at = 0;
 #if defined(__x86_64__)
-    if (cpu_has_avx2()) at = split_avx2(src, dst, n, size);
+    if (cpu_has_avx512()) at = split_avx512(src, dst, n, size);
+    if (cpu_has_avx2()) at = split_avx2(src, dst, at, n, size);
 #endif
     FMT_BY_SIZE(size, split_portable(src, dst, at, n, SIZE));
 }
@@ -301,7 +461,8 @@ void fmt_bits_join(const uint8_t *src, uint8_t *dst, size_t n, int size)
 {
     size_t at = 0;
 #if defined(__x86_64__)
-    if (cpu_has_avx2()) at = join_avx2(src, dst, n, size);
+    if (cpu_has_avx512()) at = join_avx512(src, dst, n, size);
+    if (cpu_has_avx2()) at = join_avx2(src, dst, at, n, size);
 #endif
     FMT_BY_SIZE(size, join_portable(src, dst, at, n, SIZE));
 }

@@ -1,7 +1,7 @@
 /* A ring of batches, each a data chunk in the making. The caller fills one: hashes, statistics, transforms. A thread
- * compresses full ones, and so does the caller instead of waiting when all are full: the work is shared evenly, whichever
- * half of it costs more. The caller alone writes, in order, so a file's bytes do not depend on who compressed what, and
- * errors of the file arise where they are reported. */
+ * compresses full ones and writes them, and so does the caller instead of waiting when all are full: the work is shared
+ * evenly, whichever part of it costs more. One of the two at a time writes, in order, so a file's bytes do not depend on
+ * who did what. */
 #include <inttypes.h>
 #include <pthread.h>
 
@@ -50,7 +50,7 @@ typedef struct batch {
     err failed;           /* compression's error */
 } batch;
 
-/* The file side. */
+/* The file side: of who is writing, see write_oldest. */
 typedef struct sink {
     outfile *file;
     uint32_t sequence;
@@ -71,14 +71,17 @@ struct fmt_tape_writer {
     sink out;
     batch ring[BATCHES], *open; /* the batch with serial k is ring[k % BATCHES] */
     uint64_t next_serial;       /* one past the open batch's */
-    uint64_t to_write;          /* serial of the oldest batch that is not in the file */
     uint32_t next_record;
     err first; /* sticky */
     pthread_t thread;
     bool threaded;
-    pthread_mutex_t lock; /* states, next_full, stop */
+    pthread_mutex_t lock; /* states and all below */
     pthread_cond_t change;
     uint64_t next_full; /* serial of the oldest batch that nobody has taken to compress */
+    uint64_t to_write;  /* serial of the oldest batch that is not in the file */
+    bool writing;       /* somebody writes that one */
+    uint64_t written_bytes;
+    err write_failed;   /* sticky: nothing is written after it */
     bool stop;
 };
 
@@ -187,7 +190,7 @@ static err_code write_end(sink *s, const uint8_t *summary, size_t summary_bytes,
     return outfile_flush(s->file, e);
 }
 
-/* ---- compressing ---- */
+/* ---- compressing and writing ---- */
 
 /* Takes the oldest full batch, with the lock held. NULL: none. */
 static batch *take_full(fmt_tape_writer *w)
@@ -211,15 +214,41 @@ static void compress(fmt_tape_writer *w, batch *b)
     pthread_cond_broadcast(&w->change);
 }
 
+/* Writes the oldest batch if it is compressed and nobody writes; the lock is held before and after, not meanwhile. */
+static bool write_oldest(fmt_tape_writer *w)
+{
+    batch *b = &w->ring[w->to_write % BATCHES];
+    if (w->writing || b->state != BATCH_DONE) return false;
+    w->writing = true;
+    err failed = w->write_failed;
+    pthread_mutex_unlock(&w->lock);
+    if (failed.code == ERR_OK) (void)write_batch(&w->out, b, &failed);
+    pthread_mutex_lock(&w->lock);
+    w->writing = false;
+    w->write_failed = failed;
+    w->written_bytes = outfile_bytes(w->out.file);
+    b->state = BATCH_FREE;
+    w->to_write++;
+    pthread_cond_broadcast(&w->change);
+    return true;
+}
+
+/* Does what there is to do, with the lock held. Writing comes first: it frees a batch, and what was just compressed is
+ * still in this core's caches. */
+static bool work(fmt_tape_writer *w)
+{
+    if (write_oldest(w)) return true;
+    batch *b = take_full(w);
+    if (b) compress(w, b);
+    return b;
+}
+
 static void *run(void *ctx)
 {
     fmt_tape_writer *w = ctx;
     pthread_mutex_lock(&w->lock);
-    while (!w->stop) {
-        batch *b = take_full(w);
-        if (b) compress(w, b);
-        else pthread_cond_wait(&w->change, &w->lock);
-    }
+    while (!w->stop)
+        if (!work(w)) pthread_cond_wait(&w->change, &w->lock);
     pthread_mutex_unlock(&w->lock);
     return NULL;
 }
@@ -235,27 +264,13 @@ static void stop_thread(fmt_tape_writer *w)
     w->threaded = false;
 }
 
-/* Writes what is compressed, in order, until at most n_left submitted batches are not in the file; compresses meanwhile
- * what the thread has not taken. */
+/* Returns when at most n_left submitted batches are not in the file; works instead of waiting. */
 static err_code drain(fmt_tape_writer *w, uint64_t n_left)
 {
     pthread_mutex_lock(&w->lock);
-    while (w->first.code == ERR_OK && w->to_write < w->next_serial - 1) {
-        batch *oldest = &w->ring[w->to_write % BATCHES], *b;
-        if (oldest->state == BATCH_DONE) {
-            pthread_mutex_unlock(&w->lock);
-            (void)write_batch(&w->out, oldest, &w->first);
-            pthread_mutex_lock(&w->lock);
-            oldest->state = BATCH_FREE;
-            w->to_write++;
-        } else if (w->next_serial - 1 - w->to_write <= n_left) {
-            break;
-        } else if ((b = take_full(w))) {
-            compress(w, b);
-        } else {
-            pthread_cond_wait(&w->change, &w->lock);
-        }
-    }
+    while (w->next_serial - 1 - w->to_write > n_left)
+        if (!work(w)) pthread_cond_wait(&w->change, &w->lock);
+    if (w->first.code == ERR_OK) w->first = w->write_failed;
     pthread_mutex_unlock(&w->lock);
     return w->first.code;
 }
@@ -500,6 +515,15 @@ static err_code sticky(const fmt_tape_writer *w, err *e)
     return w->first.code;
 }
 
+/* Sets hash and statistics, as far as the tier has them. */
+static void measure(fmt_tape_record *r, const void *data)
+{
+    fmt_tensor t = r->tensor;
+    t.data = data;
+    if (r->tier == FMT_TIER_HASH) r->hash = fmt_hash64(data, fmt_tensor_bytes(&t));
+    else fmt_stats_hash_of(&t, &r->stats, &r->hash);
+}
+
 err_code fmt_tape_put_ranks(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_tensor *t, const void *const *data,
                             fmt_place place, int32_t axis, int32_t n_ranks, fmt_tier tier, err *e)
 {
@@ -516,11 +540,12 @@ err_code fmt_tape_put_ranks(fmt_tape_writer *w, const fmt_tape_key *key, const f
         if (r == 0) TRY(key_good(rec, e));
         rec->raw_bytes = fmt_tensor_bytes(t);
         equal[r] = r > 0 && rec->raw_bytes && memcmp(data[r], data[0], rec->raw_bytes) == 0;
-        rec->hash = equal[r] ? rows[0].record.hash : fmt_hash64(data[r], rec->raw_bytes);
-        rec->tensor.data = data[r];
-        if (equal[r]) rec->stats = rows[0].record.stats;
-        else if (tier != FMT_TIER_HASH) fmt_stats_of(&rec->tensor, &rec->stats);
-        rec->tensor.data = NULL;
+        if (equal[r]) {
+            rec->hash = rows[0].record.hash;
+            rec->stats = rows[0].record.stats;
+        } else {
+            measure(rec, data[r]);
+        }
     }
     (void)put_copies(w, rows, tier == FMT_TIER_TENSOR ? data : NULL, equal, n_ranks);
     return sticky(w, e);
@@ -532,8 +557,7 @@ err_code fmt_tape_put(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_ten
     fmt_tape_record r = { .key = *key, .tensor = *t, .place = place, .axis = axis, .n_ranks = n_ranks, .tier = tier };
     TRY(sticky(w, e));
     TRY(key_good(&r, e));
-    r.hash = fmt_hash64(t->data, fmt_tensor_bytes(t));
-    if (tier != FMT_TIER_HASH) fmt_stats_of(t, &r.stats);
+    measure(&r, t->data);
     return fmt_tape_put_record(w, &r, t->data, e);
 }
 
@@ -606,7 +630,9 @@ static err_code create(fmt_tape_writer *w, const char *path, const json_t *head,
     fmt_prelude_put(prelude);
     outfile_write(s->file, prelude, sizeof prelude);
     fmt_buf_add(&s->meta, s->head, s->head_bytes);
-    return write_chunk(s, FMT_CHUNK_HEAD, NULL, 0, 0, e);
+    TRY(write_chunk(s, FMT_CHUNK_HEAD, NULL, 0, 0, e));
+    w->written_bytes = outfile_bytes(s->file);
+    return ERR_OK;
 }
 
 err_code fmt_tape_create(const char *path, const json_t *head, fmt_tape_writer **out, err *e)
@@ -660,4 +686,10 @@ void fmt_tape_discard(fmt_tape_writer *w)
     writer_free(w);
 }
 
-uint64_t fmt_tape_written_bytes(const fmt_tape_writer *w) { return outfile_bytes(w->out.file); }
+uint64_t fmt_tape_written_bytes(fmt_tape_writer *w)
+{
+    pthread_mutex_lock(&w->lock);
+    uint64_t bytes = w->written_bytes;
+    pthread_mutex_unlock(&w->lock);
+    return bytes;
+}
