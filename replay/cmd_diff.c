@@ -8,6 +8,9 @@
 
 #include <ctype.h>
 #include <limits.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 typedef struct words {
     const char *tap, *model, *rounds;
@@ -115,6 +118,9 @@ static err_code diff(session *s, const cli_args *args, const words *w, const cli
 {
     TRY(check_rounds(w->rounds, e));
     if (w->model && !w->forced) return err_set(e, ERR_ARG, "--model: is for --forced only");
+#ifdef _OPENMP
+    if (common->threads > 0) omp_set_num_threads((int)common->threads);
+#endif
     TRY(fmt_tape_open(args->item[0], &s->a, e));
     TRY(fmt_tape_open(args->item[1], &s->b, e));
     s->d.a = s->a, s->d.b = s->b;

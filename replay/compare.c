@@ -6,7 +6,32 @@
 
 #include <math.h>
 
-enum { N_STEPS = 2, A = 0, B = 1 };
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { N_STEPS = 2, A = 0, B = 1, THREADS_MAX = 8 }; /* more would wait for the chunks that a tape keeps decoded */
+
+/* A value of each side, as one thread reads them; storage is kept from value to value. */
+typedef struct sides { cap_value side[2]; } sides;
+
+static int threads_max(void)
+{
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+static int thread_number(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
 
 /* A compared round with what it owns. */
 typedef struct round_result {
@@ -25,7 +50,9 @@ struct rpl_compare {
     eng_program *program[N_STEPS];
     rpl_fold *fold[N_STEPS];
     round_result *result; /* [rounds] */
-    cap_value buffer[2];
+    cap_value *buffer; /* [2], of threads[0]: what is not done by values in parallel uses it */
+    sides *threads;    /* [n_threads] */
+    int n_threads;
 };
 
 /* ---- where a value stands in the program ---- */
@@ -229,7 +256,8 @@ static void compare_by_hash(const rpl_compare *c, int32_t round, rpl_value *v)
 
 static int32_t vocab_of(const rpl_compare *c) { return c->has_program ? c->program[0]->config.vocab : 0; }
 
-static void compare_value(rpl_compare *c, int32_t round, rpl_value *v)
+/* Reads only what no comparison changes, so that values can be compared in parallel. */
+static void compare_value(const rpl_compare *c, cap_value buffer[2], int32_t round, rpl_value *v)
 {
     if (rpl_value_same(v, round, c->tape[A], c->tape[B], vocab_of(c))) return;
     fmt_tape_record rec[2];
@@ -253,16 +281,16 @@ static void compare_value(rpl_compare *c, int32_t round, rpl_value *v)
     const fmt_tape_key key = { round, v->slot, 0, v->name };
     for (int s = A; s <= B; s++) {
         err e = { 0 };
-        if (cap_joined_get(c->tape[s], &key, &c->buffer[s], &e) != ERR_OK) {
+        if (cap_joined_get(c->tape[s], &key, &buffer[s], &e) != ERR_OK) {
             v->state = RPL_STATE_UNREADABLE;
             snprintf(v->why, sizeof v->why, "%.*s", (int)sizeof v->why - 1, e.msg);
             return;
         }
     }
-    v->ranks_differ_a = c->buffer[A].ranks_differ;
-    v->ranks_differ_b = c->buffer[B].ranks_differ;
+    v->ranks_differ_a = buffer[A].ranks_differ;
+    v->ranks_differ_b = buffer[B].ranks_differ;
     if (v->ranks_differ_a || v->ranks_differ_b) v->m.findings |= RPL_FIND_RANKS_DIFFER;
-    rpl_value_compare(v, &c->buffer[A].tensor, &c->buffer[B].tensor, vocab_of(c));
+    rpl_value_compare(v, &buffer[A].tensor, &buffer[B].tensor, vocab_of(c));
 }
 
 /* ---- drafted tokens ---- */
@@ -355,8 +383,10 @@ static err_code compare_round(rpl_compare *c, int32_t i, round_result *r, err *e
         *v = (rpl_value){ .name = name[k].name, .slot = name[k].slot, .draft = is_draft(&name[k]), .cls = RPL_CLASS_NONE };
         v->a.ndim = v->b.ndim = -1;
         name_op(c, v);
-        compare_value(c, r->round.round, v);
     }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(c->n_threads)
+    for (int32_t k = 0; k < r->round.n_values; k++)
+        compare_value(c, c->threads[thread_number()].side, r->round.round, &r->value[k]);
     for (int32_t k = 0; k < r->round.n_values; k++) {
         rpl_value *v = &r->value[k];
         if (v->cls == RPL_CLASS_UNPLACED) v->cls = place(c, r, i, v);
@@ -409,8 +439,11 @@ static err_code open_compare(rpl_compare *c, const eng_config *config, const cha
     for (int s = A; s <= B; s++) TRY(cap_names_make(c->tape[s], &c->names[s], e));
     TRY(rpl_ordered_make(c->names[A], c->names[B], &c->ordered, e));
     c->result = mem_alloc((size_t)rpl_ordered_rounds(c->ordered), sizeof *c->result);
+    c->n_threads = threads_max() < THREADS_MAX ? threads_max() : THREADS_MAX;
+    c->threads = mem_alloc((size_t)c->n_threads, sizeof *c->threads);
     if (taps) c->taps = mem_strdup(taps);
-    if (!c->result || (taps && !c->taps)) return err_set(e, ERR_NOMEM, "comparison: no memory");
+    if (!c->result || !c->threads || (taps && !c->taps)) return err_set(e, ERR_NOMEM, "comparison: no memory");
+    c->buffer = c->threads[0].side;
     eng_config own;
     if (!config && (config_of(c->tape[B], &own) || config_of(c->tape[A], &own))) config = &own;
     if (!config) return ERR_OK;
@@ -445,8 +478,9 @@ void rpl_compare_close(rpl_compare *c)
     for (int32_t i = 0; c->result && i < rpl_ordered_rounds(c->ordered); i++) rpl_compare_forget(c, i);
     for (int s = A; s <= B; s++) {
         cap_names_free(c->names[s]);
-        cap_value_fini(&c->buffer[s]);
+        for (int t = 0; c->threads && t < c->n_threads; t++) cap_value_fini(&c->threads[t].side[s]);
     }
+    free(c->threads);
     for (int step = 0; step < N_STEPS; step++) {
         rpl_fold_free(c->fold[step]);
         eng_program_free(c->program[step]);

@@ -1,7 +1,8 @@
 /* Two tapes compared value by value, round by round, and each difference placed: where it started, what only follows.
  *
  * Values are aligned by (round, slot, name), ranks joined. Everything that does not fit (missing, other shape) is a
- * result, not an error. A round is compared when it is asked for and kept until it is forgotten. One thread at a time. */
+ * result, not an error. A round is compared when it is asked for, its values on as many threads as OpenMP would use when
+ * the comparison was opened (8 at most), and kept until it is forgotten. One caller at a time. */
 #ifndef REPLAY_COMPARE_H
 #define REPLAY_COMPARE_H
 

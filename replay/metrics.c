@@ -146,11 +146,15 @@ static double join(double lane[KRN_LANES])
     return lane[0];
 }
 
-/* Position of the largest |a-b|, which the kernel found to be `max`, within a block. */
+/* Position of the largest |a-b|, which the kernel found to be `max`, within a block of F32 or BF16. */
 static int64_t find_worst(fmt_dtype dtype, const void *a, const void *b, float max)
 {
+    const uint8_t *p = a, *q = b;
     int64_t i = 0;
-    while (fabsf((float)rpl_element(dtype, a, i) - (float)rpl_element(dtype, b, i)) != max) i++;
+    if (dtype == FMT_DTYPE_BF16)
+        while (fabsf(f32_from_bf16(get_u16(p + 2 * i)) - f32_from_bf16(get_u16(q + 2 * i))) != max) i++;
+    else
+        while (fabsf(f32_from_bits(get_u32(p + 4 * i)) - f32_from_bits(get_u32(q + 4 * i))) != max) i++;
     return i;
 }
 
@@ -190,7 +194,6 @@ static void add_block(tally *t, fmt_dtype dtype, rpl_block_fn *kernel, const voi
         m->worst = i + at;
         m->max_abs = fabs(rpl_element(dtype, a, at) - rpl_element(dtype, b, at));
     }
-    if ((double)r.max_rel > m->max_rel) m->max_rel = (double)r.max_rel;
 }
 
 static void add_blocks(tally *t, fmt_dtype dtype, const uint8_t *a, const uint8_t *b, int64_t n)
@@ -224,6 +227,7 @@ void rpl_metrics_of(fmt_dtype dtype, const void *a, const void *b, int64_t n, rp
         for (int64_t i = 0; i < n; i++) add_element(&t, dtype, a, b, i, i);
 
     double aa = join(t.sums.aa), bb = join(t.sums.bb), ab = join(t.sums.ab), dd = join(t.sums.dd);
+    if ((double)t.sums.max_rel > m.max_rel) m.max_rel = (double)t.sums.max_rel;
     m.norm_a = sqrt(aa);
     m.norm_b = sqrt(bb);
     m.rel_l2 = dd == 0 ? 0 : bb == 0 ? (double)INFINITY : sqrt(dd) / m.norm_b;

@@ -1,84 +1,207 @@
 #include "replay/metrics_block.h"
 
+#include <math.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 /* One body, compiled three times: the loops are plain C whose inner 16 or 512 steps are independent, so the compiler makes
  * vectors of whatever width the instruction set has, and order of sums never depends on it. */
 #define BODY static inline __attribute__((always_inline))
 
 enum { N = RPL_BLOCK, L = KRN_LANES };
 
-/* Sums of a block; differ false: both sides are the same bits, so one product serves. W lanes at a time (a register of
- * the instruction set), an order of the loops that keeps all sums in registers and each lane's own order as it is. */
-#define SUMS(W)                                                                                                 \
+/* Elements of a tensor, whose bytes may lie anywhere. */
+typedef float any_f32 __attribute__((aligned(1), may_alias));
+typedef uint32_t any_u32 __attribute__((aligned(1), may_alias));
+typedef uint16_t any_u16 __attribute__((aligned(1), may_alias));
+
+/* Sums of a block; differ false: both sides are the same bits, so one product serves. GROUPS vectors of W lanes at a
+ * time: all sums stay in registers, each lane keeps its order, and additions of one group need not wait for those of
+ * another. A product of two f32 is exact in double, so FMA gives the bits of a multiplication and an addition; (a-b)^2
+ * is not, and is rounded. */
+#define SUMS(W, GROUPS, attribute, WIDEN, FMA)                                                                  \
     typedef double sums_vd##W __attribute__((vector_size(8 * W)));                                              \
     typedef float sums_vf##W __attribute__((vector_size(4 * W)));                                               \
-    BODY void add_sums_##W(const float *restrict a, const float *restrict b, bool differ, rpl_sums *s)          \
+    attribute BODY void add_sums_##W(const any_f32 *a, const any_f32 *b, bool differ, rpl_sums *s)              \
     {                                                                                                           \
-        for (int lane = 0; lane < L; lane += W) {                                                               \
-            sums_vd##W aa, bb, ab, dd;                                                                          \
-            sums_vf##W xf, yf;                                                                                  \
-            memcpy(&aa, s->aa + lane, sizeof aa);                                                               \
-            memcpy(&bb, s->bb + lane, sizeof bb);                                                               \
-            memcpy(&ab, s->ab + lane, sizeof ab);                                                               \
-            memcpy(&dd, s->dd + lane, sizeof dd);                                                               \
-            for (int i = lane; i < N; i += L) {                                                                 \
-                memcpy(&xf, a + i, sizeof xf);                                                                  \
-                sums_vd##W x = __builtin_convertvector(xf, sums_vd##W), p = x * x;                              \
-                aa += p;  \
-                if (!differ) {                                                                                  \
-                    bb += p;                                                                                    \
-                    ab += p;                                                                                    \
-                    continue;                                                                                   \
+        for (int lane = 0; lane < L; lane += W * GROUPS) {                                                      \
+            sums_vd##W aa[GROUPS], bb[GROUPS], ab[GROUPS], dd[GROUPS];                                          \
+            memcpy(aa, s->aa + lane, sizeof aa);                                                                \
+            memcpy(bb, s->bb + lane, sizeof bb);                                                                \
+            memcpy(ab, s->ab + lane, sizeof ab);                                                                \
+            memcpy(dd, s->dd + lane, sizeof dd);                                                                \
+            for (int i = lane; i < N; i += L)                                                                   \
+                for (int g = 0; g < GROUPS; g++) {                                                              \
+                    sums_vf##W xf, yf;                                                                          \
+                    memcpy(&xf, a + i + g * W, sizeof xf);                                                      \
+                    sums_vd##W x = WIDEN(xf);                                                                   \
+                    if (!differ) {                                                                              \
+                        sums_vd##W p = x * x;                                                                   \
+                        aa[g] += p;                                                                             \
+                        bb[g] += p;                                                                             \
+                        ab[g] += p;                                                                             \
+                        continue;                                                                               \
+                    }                                                                                           \
+                    memcpy(&yf, b + i + g * W, sizeof yf);                                                      \
+                    sums_vd##W y = WIDEN(yf), d = x - y;                                                        \
+                    aa[g] = FMA(x, x, aa[g]);                                                                   \
+                    bb[g] = FMA(y, y, bb[g]);                                                                   \
+                    ab[g] = FMA(x, y, ab[g]);                                                                   \
+                    dd[g] += d * d;                                                                             \
                 }                                                                                               \
-                memcpy(&yf, b + i, sizeof yf);                                                                  \
-                sums_vd##W y = __builtin_convertvector(yf, sums_vd##W), d = x - y;                              \
-                bb += y * y;                                                                                    \
-                ab += x * y;                                                                                    \
-                dd += d * d;                                                                                    \
-            }                                                                                                   \
-            memcpy(s->aa + lane, &aa, sizeof aa);                                                               \
-            memcpy(s->bb + lane, &bb, sizeof bb);                                                               \
-            memcpy(s->ab + lane, &ab, sizeof ab);                                                               \
-            memcpy(s->dd + lane, &dd, sizeof dd);                                                               \
+            memcpy(s->aa + lane, aa, sizeof aa);                                                                \
+            memcpy(s->bb + lane, bb, sizeof bb);                                                                \
+            memcpy(s->ab + lane, ab, sizeof ab);                                                                \
+            memcpy(s->dd + lane, dd, sizeof dd);                                                                \
         }                                                                                                       \
     }
-SUMS(2)
-SUMS(4)
-SUMS(8)
-typedef void add_sums_fn(const float *a, const float *b, bool differ, rpl_sums *s);
+#define WIDEN_2(x) __builtin_convertvector(x, sums_vd2)
+#define MULTIPLY_ADD(x, y, z) ((x) * (y) + (z))
+SUMS(2, 1, , WIDEN_2, MULTIPLY_ADD)
+#if defined(__x86_64__)
+#define AVX2 __attribute__((target("avx2,fma,popcnt")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,popcnt,prefer-vector-width=512")))
+SUMS(4, 2, AVX2, _mm256_cvtps_pd, _mm256_fmadd_pd)
+SUMS(8, 2, AVX512, _mm512_cvtps_pd, _mm512_fmadd_pd)
+#endif
+typedef void add_sums_fn(const any_f32 *a, const any_f32 *b, bool differ, rpl_sums *s);
 
-/* Largest |a-b| and |a-b| / |b|, in f32. */
-BODY void find_max(const float *restrict a, const float *restrict b, rpl_block *out)
-{
-    float max_abs[L] = { 0 }, max_rel[L] = { 0 };
-    for (int i = 0; i < N; i += L)
-        for (int j = 0; j < L; j++) {
-            float y = fabsf(b[i + j]), d = fabsf(a[i + j] - b[i + j]), r = d / (y > 0 ? y : INFINITY);
-            max_abs[j] = d > max_abs[j] ? d : max_abs[j];
-            max_rel[j] = r > max_rel[j] ? r : max_rel[j];
-        }
-    for (int j = 1; j < L; j++) {
-        if (max_abs[j] > max_abs[0]) max_abs[0] = max_abs[j];
-        if (max_rel[j] > max_rel[0]) max_rel[0] = max_rel[j];
+/* The sign of d - rel * y, exactly: where y is no tiny number, d (a difference of two f32 of which one is y) is none
+ * either, and nothing is lost to underflow. Fused in hardware or, elsewhere, in double. */
+#define BEYOND_FMA(d, rel, y) (__builtin_fmaf(-(rel), y, d) > 0)
+#define BEYOND_DOUBLE(d, rel, y) ((double)(rel) * (double)(y) < (double)(d))
+
+/* Largest |a-b|, and |a-b| / |b| where it may exceed the largest so far, in f32. A quotient above rel, rounded or not,
+ * needs |a-b| > rel * |b|; hardly a block after the first has such an element, so hardly one divides. */
+#define FIND_MAX(suffix, attribute, BEYOND)                                                                     \
+    attribute BODY void find_max_##suffix(const any_f32 *a, const any_f32 *b, float *rel, rpl_block *out) \
+    {                                                                                                           \
+        float max_abs[L] = { 0 }, max_rel[L] = { 0 }, so_far = *rel;                                            \
+        int32_t beyond[L] = { 0 }, any = 0;                                                                     \
+        for (int i = 0; i < N; i += L)                                                                          \
+            for (int j = 0; j < L; j++) {                                                                       \
+                float y = fabsf(b[i + j]), d = fabsf(a[i + j] - b[i + j]);                                      \
+                max_abs[j] = d > max_abs[j] ? d : max_abs[j];                                                   \
+                y = y > 0x1p-70f ? y : 0;                                                                       \
+                beyond[j] |= BEYOND(d, so_far, y);                                                              \
+            }                                                                                                   \
+        for (int j = 0; j < L; j++) {                                                                           \
+            if (max_abs[j] > max_abs[0]) max_abs[0] = max_abs[j];                                               \
+            any |= beyond[j];                                                                                   \
+        }                                                                                                       \
+        out->max_abs = max_abs[0];                                                                              \
+        if (!any) return;                                                                                       \
+        for (int i = 0; i < N; i += L)                                                                          \
+            for (int j = 0; j < L; j++) {                                                                       \
+                float y = fabsf(b[i + j]), d = fabsf(a[i + j] - b[i + j]), r = d / (y > 0 ? y : INFINITY);      \
+                max_rel[j] = r > max_rel[j] ? r : max_rel[j];                                                   \
+            }                                                                                                   \
+        for (int j = 0; j < L; j++)                                                                             \
+            if (max_rel[j] > *rel) *rel = max_rel[j];                                                           \
     }
-    out->max_abs = max_abs[0];
-    out->max_rel = max_rel[0];
+FIND_MAX(2, , BEYOND_DOUBLE)
+#if defined(__x86_64__)
+FIND_MAX(4, AVX2, BEYOND_FMA)
+FIND_MAX(8, AVX512, BEYOND_FMA)
+#endif
+typedef void find_max_fn(const any_f32 *a, const any_f32 *b, float *rel, rpl_block *out);
+
+/* How many of N 16-bit distances are above t, and how many of N bytes are k. */
+typedef int32_t count_above_fn(const uint16_t *ulp, uint16_t t);
+typedef int32_t count_bytes_fn(const uint8_t *bytes, uint8_t k);
+
+BODY int32_t count_above_2(const uint16_t *ulp, uint16_t t)
+{
+    int32_t n = 0;
+    for (int i = 0; i < N; i++) n += ulp[i] > t;
+    return n;
 }
 
-/* Histogram by thresholds 0, 1, 2, 4, 8, ... : one counting pass per bucket in use, which for order noise are few.
- * More than threshold k lies in a bucket above k. */
-#define HISTOGRAM(type)                                                   \
-    do {                                                                  \
-        int32_t above = N;                                                \
-        int k = 0;                                                        \
-        for (uint64_t t = 0; above > 0; k++, t = t ? 2 * t : 1) {         \
-            type more = 0;                                                \
-            if (t < out->max_ulp)                                         \
-                for (int i = 0; i < N; i++) more += ulp[i] > (type)t;     \
-            out->ulp[k] = above - (int32_t)more;                          \
-            above = (int32_t)more;                                        \
-        }                                                                 \
-        for (; k < RPL_ULP_BUCKETS; k++) out->ulp[k] = 0;                 \
-    } while (0)
+BODY int32_t count_bytes_2(const uint8_t *bytes, uint8_t k)
+{
+    int32_t n = 0;
+    for (int i = 0; i < N; i++) n += bytes[i] == k;
+    return n;
+}
+
+#if defined(__x86_64__)
+AVX2 BODY int32_t count_above_4(const uint16_t *ulp, uint16_t t)
+{
+    const __m256i limit = _mm256_set1_epi16((int16_t)t), zero = _mm256_setzero_si256();
+    int32_t at_most = 0;
+    for (int i = 0; i < N; i += 16) {
+        __m256i over = _mm256_subs_epu16(_mm256_loadu_si256((const __m256i *)(ulp + i)), limit);
+        at_most += __builtin_popcount((uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi16(over, zero)));
+    }
+    return N - at_most / 2;
+}
+
+AVX2 BODY int32_t count_bytes_4(const uint8_t *bytes, uint8_t k)
+{
+    const __m256i wanted = _mm256_set1_epi8((int8_t)k);
+    int32_t n = 0;
+    for (int i = 0; i < N; i += 32) {
+        __m256i v = _mm256_loadu_si256((const __m256i *)(bytes + i));
+        n += __builtin_popcount((uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, wanted)));
+    }
+    return n;
+}
+
+AVX512 BODY int32_t count_above_8(const uint16_t *ulp, uint16_t t)
+{
+    const __m512i limit = _mm512_set1_epi16((int16_t)t);
+    int32_t n = 0;
+    for (int i = 0; i < N; i += 32) n += __builtin_popcount(_mm512_cmpgt_epu16_mask(_mm512_loadu_si512(ulp + i), limit));
+    return n;
+}
+
+AVX512 BODY int32_t count_bytes_8(const uint8_t *bytes, uint8_t k)
+{
+    const __m512i wanted = _mm512_set1_epi8((int8_t)k);
+    int32_t n = 0;
+    for (int i = 0; i < N; i += 64)
+        n += __builtin_popcountll(_mm512_cmpeq_epi8_mask(_mm512_loadu_si512(bytes + i), wanted));
+    return n;
+}
+#endif
+
+/* Histogram of 16-bit distances by thresholds 0, 1, 2, 4, 8, ... : one counting pass per bucket in use, which for order
+ * noise are few. More than threshold k lies in a bucket above k. */
+BODY void count_thresholds(const uint16_t *ulp, rpl_block *out, count_above_fn *count_above)
+{
+    int32_t above = N;
+    uint64_t t = 0;
+    for (int k = 0; k < RPL_ULP_BUCKETS; k++, t = t ? 2 * t : 1) {
+        int32_t more = t < out->max_ulp ? count_above(ulp, (uint16_t)t) : 0;
+        out->ulp[k] = above - more;
+        above = more;
+    }
+}
+
+/* Histogram of 32-bit distances, whose buckets are many: the bucket of every element as a byte, then one pass over bytes
+ * per bucket. Bucket of u >= 2: 2 + floor(log2(u - 1)), read off the exponent of u - 1 as a float; clearing the bit
+ * below the leading one keeps it from being rounded up to the next power of two. Above 2^31 the float is negative: the
+ * last bucket. */
+BODY void count_buckets(const uint32_t *restrict ulp, rpl_block *out, count_bytes_fn *count_bytes)
+{
+    enum { LAST = RPL_ULP_BUCKETS - 1 };
+    uint8_t bucket[N];
+    for (int i = 0; i < N; i++) {
+        uint32_t x = ulp[i] - 1;
+        float f = (float)(int32_t)(x & ~(x >> 1));
+        int32_t k = (int32_t)(f32_bits(f) >> 23) - 125;
+        k = k < 1 ? 1 : k;
+        k = k > LAST ? LAST : k;
+        bucket[i] = (uint8_t)(k & -(int32_t)(ulp[i] != 0));
+    }
+    int32_t left = N;
+    for (int k = 0; k < RPL_ULP_BUCKETS; k++) {
+        out->ulp[k] = left ? count_bytes(bucket, (uint8_t)k) : 0;
+        left -= out->ulp[k];
+    }
+}
 
 /* Asks for a later block while this one is worked on; otherwise reading and arithmetic take turns (measured: a third less).
  * Past the end it does nothing. */
@@ -111,39 +234,36 @@ BODY void look_ahead(const void *p, size_t block_bytes)
     out->n_differ = (int32_t)differ, out->n_zero_a = (int32_t)zero_a, out->n_zero_b = (int32_t)zero_b; \
     out->n_zero_differ = (int32_t)zero_differ, out->max_ulp = (uint32_t)max
 
-BODY bool block_bf16(const void *a, const void *b, rpl_sums *s, rpl_block *out, add_sums_fn *add_sums)
+BODY bool block_bf16(const void *a, const void *b, rpl_sums *s, rpl_block *out, add_sums_fn *add_sums,
+                     find_max_fn *find_max, count_above_fn *count_above)
 {
-    uint16_t ua[N], ub[N], ulp[N];
+    const any_u16 *ua = a, *ub = b;
+    uint16_t ulp[N];
     float fa[N], fb[N];
-    look_ahead(a, sizeof ua);
-    look_ahead(b, sizeof ub);
-    memcpy(ua, a, sizeof ua);
-    memcpy(ub, b, sizeof ub);
+    look_ahead(a, sizeof ulp);
+    look_ahead(b, sizeof ulp);
     COUNT(uint16_t, 0x8000u, 0x7f80u);
     for (int i = 0; i < N; i++) fa[i] = f32_from_bf16(ua[i]), fb[i] = f32_from_bf16(ub[i]);
     add_sums(fa, fb, differ != 0, s);
     if (differ) {
-        find_max(fa, fb, out);
-        HISTOGRAM(uint16_t);
+        find_max(fa, fb, &s->max_rel, out);
+        count_thresholds(ulp, out, count_above);
     }
     return true;
 }
 
-BODY bool block_f32(const void *a, const void *b, rpl_sums *s, rpl_block *out, add_sums_fn *add_sums)
+BODY bool block_f32(const void *a, const void *b, rpl_sums *s, rpl_block *out, add_sums_fn *add_sums,
+                    find_max_fn *find_max, count_bytes_fn *count_bytes)
 {
-    uint32_t ua[N], ub[N], ulp[N];
-    float fa[N], fb[N];
-    look_ahead(a, sizeof ua);
-    look_ahead(b, sizeof ub);
-    memcpy(ua, a, sizeof ua);
-    memcpy(ub, b, sizeof ub);
+    const any_u32 *ua = a, *ub = b;
+    uint32_t ulp[N];
+    look_ahead(a, sizeof ulp);
+    look_ahead(b, sizeof ulp);
     COUNT(uint32_t, 0x80000000u, 0x7f800000u);
-    memcpy(fa, ua, sizeof fa);
-    memcpy(fb, ub, sizeof fb);
-    add_sums(fa, fb, differ != 0, s);
+    add_sums(a, b, differ != 0, s);
     if (differ) {
-        find_max(fa, fb, out);
-        HISTOGRAM(uint32_t);
+        find_max(a, b, &s->max_rel, out);
+        count_buckets(ulp, out, count_bytes);
     }
     return true;
 }
@@ -151,17 +271,17 @@ BODY bool block_f32(const void *a, const void *b, rpl_sums *s, rpl_block *out, a
 #define KERNELS(suffix, W, attribute)                                                                 \
     attribute static bool bf16_##suffix(const void *a, const void *b, rpl_sums *s, rpl_block *out)    \
     {                                                                                                 \
-        return block_bf16(a, b, s, out, add_sums_##W);                                                \
+        return block_bf16(a, b, s, out, add_sums_##W, find_max_##W, count_above_##W);                 \
     }                                                                                                 \
     attribute static bool f32_##suffix(const void *a, const void *b, rpl_sums *s, rpl_block *out)     \
     {                                                                                                 \
-        return block_f32(a, b, s, out, add_sums_##W);                                                 \
+        return block_f32(a, b, s, out, add_sums_##W, find_max_##W, count_bytes_##W);                  \
     }
 
 KERNELS(plain, 2, )
 #if defined(__x86_64__)
-KERNELS(avx2, 4, __attribute__((target("avx2"))))
-KERNELS(avx512, 8, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))))
+KERNELS(avx2, 4, AVX2)
+KERNELS(avx512, 8, AVX512)
 #endif
 
 rpl_block_fn *rpl_block_kernel(fmt_dtype dtype, krn_isa isa)

@@ -7,14 +7,17 @@
 
 enum { RPL_BLOCK = 512 }; /* elements; scratch of a block stays in the first-level cache, 16-bit counters cannot overflow */
 
-/* Lane sums over everything so far: a*a, b*b, a*b, (a-b)*(a-b). */
-typedef struct rpl_sums { double aa[KRN_LANES], bb[KRN_LANES], ab[KRN_LANES], dd[KRN_LANES]; } rpl_sums;
+/* Over everything so far: lane sums of a*a, b*b, a*b, (a-b)*(a-b), and the largest |a-b| / |b| over b != 0, in f32. */
+typedef struct rpl_sums {
+    double aa[KRN_LANES], bb[KRN_LANES], ab[KRN_LANES], dd[KRN_LANES];
+    float max_rel;
+} rpl_sums;
 
 typedef struct rpl_block {
     int32_t n_differ, n_zero_a, n_zero_b, n_zero_differ;
     uint32_t max_ulp;
-    float max_abs, max_rel; /* of |a-b| rounded to f32 */
-    int32_t ulp[RPL_ULP_BUCKETS]; /* ulp, max_*: set only when n_differ is not 0 */
+    float max_abs; /* of |a-b| rounded to f32 */
+    int32_t ulp[RPL_ULP_BUCKETS]; /* ulp, max_abs: set only when n_differ is not 0 */
 } rpl_block;
 
 /* Adds RPL_BLOCK elements. false: a value is not finite, and sums are untouched. */

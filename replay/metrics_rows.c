@@ -1,6 +1,7 @@
 #include "replay/metrics.h"
 
 #include "base/err.h"
+#include "replay/metrics_logits.h"
 
 #include <math.h>
 #include <string.h>
@@ -10,33 +11,52 @@ typedef struct entry { float v; int32_t i; } entry;
 
 static bool before(entry x, entry y) { return x.v > y.v || (x.v == y.v && x.i < y.i); }
 
-/* The k largest of n, in no particular order: a heap whose root is the last one that is still in. NaN never is. */
-static int32_t top_of(const float *v, int64_t n, entry heap[RPL_TOP_K])
+/* Puts x into the heap of the best so far, whose root is the last one that is still in. */
+static void keep(entry heap[RPL_TOP_K], int32_t *count, entry x)
 {
-    int32_t count = 0;
-    for (int64_t i = 0; i < n; i++) {
-        entry x = { v[i], (int32_t)i };
-        if (count == RPL_TOP_K && !(x.v > heap[0].v)) continue; /* an equal one came first; NaN never passes */
-        if (isnan(x.v)) continue;
-        int32_t at;
-        if (count < RPL_TOP_K) {
-            at = count++;
-            while (at > 0 && before(heap[(at - 1) / 2], x)) {
-                heap[at] = heap[(at - 1) / 2];
-                at = (at - 1) / 2;
-            }
-        } else {
-            at = 0;
-            for (;;) {
-                int32_t child = 2 * at + 1;
-                if (child + 1 < count && before(heap[child], heap[child + 1])) child++;
-                if (child >= count || !before(x, heap[child])) break;
-                heap[at] = heap[child];
-                at = child;
-            }
+    int32_t at = 0;
+    if (*count < RPL_TOP_K) {
+        at = (*count)++;
+        while (at > 0 && before(heap[(at - 1) / 2], x)) {
+            heap[at] = heap[(at - 1) / 2];
+            at = (at - 1) / 2;
         }
         heap[at] = x;
+        return;
     }
+    if (!(x.v > heap[0].v)) return; /* an equal one came first */
+    for (;;) {
+        int32_t child = 2 * at + 1;
+        if (child + 1 < RPL_TOP_K && before(heap[child], heap[child + 1])) child++;
+        if (child >= RPL_TOP_K || !before(x, heap[child])) break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = x;
+}
+
+/* A number that none of the k largest lies below: the k-th largest of the lanes' largest, each of them an element. Close
+ * enough to the k-th largest of all (of 16384 random ones about 90 are not smaller) that few elements reach the heap. */
+static float least_of(const rpl_row_kernel *kernel, const float *v, int64_t n)
+{
+    float top[RPL_SCAN_LANES], least = INFINITY;
+    for (int j = 0; j < RPL_SCAN_LANES; j++) top[j] = -INFINITY;
+    kernel->lane_tops(v, n - n % RPL_SCAN_LANES, top);
+    for (int i = 0; i < RPL_SCAN_LANES; i++) {
+        int32_t above = 0;
+        for (int j = 0; j < RPL_SCAN_LANES; j++) above += top[j] > top[i];
+        if (above < RPL_TOP_K && top[i] < least) least = top[i];
+    }
+    return least;
+}
+
+/* The k largest of n, in no particular order. NaN never is. */
+static int32_t top_of(const rpl_row_kernel *kernel, const float *v, int64_t n, entry heap[RPL_TOP_K])
+{
+    int32_t count = 0;
+    float least = least_of(kernel, v, n);
+    for (int64_t i = kernel->next(v, 0, n, least); i < n; i = kernel->next(v, i + 1, n, least))
+        keep(heap, &count, (entry){ v[i], (int32_t)i });
     return count;
 }
 
@@ -55,32 +75,46 @@ static int32_t lead(const entry *top, int32_t n, double *margin)
     return top[best].i;
 }
 
+static double join(double lane[KRN_LANES])
+{
+    for (int half = KRN_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+
 /* sum p_b (log p_b - log p_a) = sum e_b (b - a) / Z_b + log Z_a - log Z_b, where e = exp(v - max) and Z = max + log sum e:
  * two exponentials an element. max_a, max_b: the largest numbers of each row. */
-static double kl_of(const float *a, const float *b, int64_t n, double max_a, double max_b)
+static double kl_of(const rpl_row_kernel *kernel, const float *a, const float *b, int64_t n, double max_a, double max_b)
 {
-    double sum_a = 0, sum_b = 0, gain = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double e_b = exp((double)b[i] - max_b);
-        sum_a += exp((double)a[i] - max_a);
-        sum_b += e_b;
-        if (e_b != 0) gain += e_b * ((double)b[i] - (double)a[i]); /* probability 0 adds nothing, whatever A says */
+    rpl_exp_sums sums = { 0 };
+    int64_t whole = n - n % KRN_LANES;
+    kernel->exp_sums(a, b, whole, max_a, max_b, &sums);
+    if (whole < n) {
+        float tail[2][KRN_LANES];
+        for (int i = 0; i < KRN_LANES; i++) tail[0][i] = tail[1][i] = -INFINITY; /* probability 0 adds nothing */
+        memcpy(tail[0], a + whole, (size_t)(n - whole) * sizeof *a);
+        memcpy(tail[1], b + whole, (size_t)(n - whole) * sizeof *b);
+        kernel->exp_sums(tail[0], tail[1], KRN_LANES, max_a, max_b, &sums);
     }
-    double kl = gain / sum_b + (max_a - max_b) + log(sum_a / sum_b);
+    double sum_a = join(sums.a), sum_b = join(sums.b);
+    double kl = join(sums.gain) / sum_b + (max_a - max_b) + log(sum_a / sum_b);
     return kl < 0 ? 0 : kl; /* rounding of a sum that is zero or more */
 }
 
 void rpl_logits_row_of(const float *a, const float *b, int64_t n, rpl_logits_row *out)
 {
+    const rpl_row_kernel *kernel = rpl_row_kernel_of(krn_isa_get());
+    bool same = memcmp(a, b, (size_t)n * sizeof *a) == 0;
     entry ta[RPL_TOP_K], tb[RPL_TOP_K];
-    int32_t na = top_of(a, n, ta), nb = top_of(b, n, tb);
+    int32_t nb = top_of(kernel, b, n, tb), na = same ? nb : top_of(kernel, a, n, ta);
+    if (same) memcpy(ta, tb, (size_t)nb * sizeof *tb);
     *out = (rpl_logits_row){ .k = na < nb ? na : nb };
     out->argmax_a = lead(ta, na, &out->margin_a);
     out->argmax_b = lead(tb, nb, &out->margin_b);
     for (int32_t i = 0; i < nb; i++)
         for (int32_t j = 0; j < na; j++) out->overlap += ta[j].i == tb[i].i;
-    if (memcmp(a, b, (size_t)n * sizeof *a) == 0 && nb == (n < RPL_TOP_K ? n : RPL_TOP_K)) return; /* same bits: KL is 0 */
-    out->kl = na && nb ? kl_of(a, b, n, (double)a[out->argmax_a], (double)b[out->argmax_b]) : (double)NAN;
+    if (same && nb == (n < RPL_TOP_K ? n : RPL_TOP_K)) return; /* same bits: KL is 0 */
+    out->kl = na && nb ? kl_of(kernel, a, b, n, (double)a[out->argmax_a], (double)b[out->argmax_b]) : (double)NAN;
 }
 
 void rpl_logits_of(const float *a, const float *b, int64_t rows, int64_t n, rpl_logits *out)

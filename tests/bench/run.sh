@@ -13,6 +13,7 @@ say "tape: writing beside LZ4's own speed, reading, opening"
 "$build/tests/bench/bench_tape"
 say "diff: tensor bytes per second with all metrics"
 "$build/tests/bench/bench_diff"
+"$(dirname "$0")/diff.sh" "$build"
 if [ $# -gt 1 ]; then
     say "block: one official-size draft step"
     "$build/tests/bench/bench_block" "$2"

@@ -9,6 +9,7 @@
 #include "formats/number.h"
 #include "kernels/kernels.h"
 #include "replay/metrics.h"
+#include "replay/metrics_logits.h"
 
 static uint64_t hash(uint64_t x)
 {
@@ -255,6 +256,152 @@ static void equal_logits_prefer_the_lowest_id(void **state)
     assert_true(r.margin_a == 0);
 }
 
+/* exp_sums of one pair of lanes' worth: lane j of out is exp(x[j]). */
+static void exp_of(krn_isa isa, const float x[KRN_LANES], double out[KRN_LANES])
+{
+    rpl_exp_sums sums = { 0 };
+    rpl_row_kernel_of(isa)->exp_sums(x, x, KRN_LANES, 0, 0, &sums);
+    memcpy(out, sums.a, sizeof sums.a);
+}
+
+static void exponentials_are_within_1_05_ulp_on_every_instruction_set(void **state)
+{
+    enum { GROUPS = 1 << 18 };
+    double worst = 0;
+    (void)state;
+    for (int64_t g = 0; g < GROUPS; g++) {
+        float x[KRN_LANES];
+        double best[KRN_LANES], plain[KRN_LANES];
+        for (int j = 0; j < KRN_LANES; j++) { /* as many in every octave: |x| from 2^-26 to 708 */
+            uint64_t h = hash((uint64_t)(g * KRN_LANES + j) + 1);
+            x[j] = -(float)exp2((double)(h >> 11) * 0x1p-53 * 35.4 - 26);
+        }
+        exp_of(krn_isa_best(), x, best);
+        for (int j = 0; j < KRN_LANES; j++) {
+            long double want = expl((long double)x[j]);
+            int exponent;
+            (void)frexpl(want, &exponent);
+            double ulps = (double)(fabsl((long double)best[j] - want) / ldexpl(1, exponent - 53));
+            if (!(ulps <= worst)) worst = ulps;
+        }
+        if (g % 64) continue; /* libm's fma is slow where the build does not know the processor's */
+        for (int isa = 0; isa <= (int)krn_isa_best(); isa++) {
+            exp_of((krn_isa)isa, x, plain);
+            assert_memory_equal(plain, best, sizeof best);
+        }
+    }
+    if (!(worst <= 1.05)) fail_msg("exponentials are up to %g ulp off", worst);
+
+    const float edge[KRN_LANES] = { 0, -0.0f, -708, -709, -(float)INFINITY, (float)NAN, -1000, -0x1p-149f };
+    double got[KRN_LANES];
+    for (int isa = 0; isa <= (int)krn_isa_best(); isa++) {
+        exp_of((krn_isa)isa, edge, got);
+        assert_true(got[0] == 1 && got[1] == 1 && got[7] == 1);
+        assert_true(fabs(got[2] / exp(-708) - 1) < 4e-16);
+        assert_true(got[3] == 0 && got[4] == 0 && got[6] == 0 && isnan(got[5]));
+    }
+}
+
+static int larger_first(const void *x, const void *y)
+{
+    float a = **(const float *const *)x, b = **(const float *const *)y;
+    return a > b ? -1 : a < b ? 1 : *(const float *const *)x < *(const float *const *)y ? -1 : 1;
+}
+
+/* Pointers to the elements of v that are numbers, largest first; an equal one with a lower index first. */
+static int32_t sorted(const float *v, int32_t n, const float **out)
+{
+    int32_t count = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (!isnan(v[i])) out[count++] = &v[i];
+    qsort(out, (size_t)count, sizeof *out, larger_first);
+    return count;
+}
+
+static void the_largest_logits_are_those_that_sorting_finds(void **state)
+{
+    enum { MAX = 3000 };
+    static float a[MAX], b[MAX];
+    static const float *by_a[MAX], *by_b[MAX];
+    (void)state;
+    for (int32_t trial = 0; trial < 400; trial++) {
+        int32_t n = trial < 200 ? 1 + trial : 1 + (int32_t)(hash((uint64_t)trial) % MAX);
+        uint64_t values = trial % 3 == 0 ? 5 : trial % 3 == 1 ? 200 : 1u << 24; /* few: mostly ties */
+        for (int32_t i = 0; i < n; i++) {
+            uint64_t h = hash((uint64_t)trial * MAX + (uint64_t)i);
+            a[i] = (float)(h % values), b[i] = (float)((h >> 32) % values);
+            if (trial % 4 == 3 && h % 3 == 0) a[i] = (float)NAN;
+            if (trial % 4 == 2 && h % 3 == 0) b[i] = -(float)INFINITY;
+        }
+        int32_t na = sorted(a, n, by_a), nb = sorted(b, n, by_b), overlap = 0;
+        int32_t ka = na < RPL_TOP_K ? na : RPL_TOP_K, kb = nb < RPL_TOP_K ? nb : RPL_TOP_K;
+        for (int32_t i = 0; i < ka; i++)
+            for (int32_t j = 0; j < kb; j++) overlap += by_a[i] - a == by_b[j] - b;
+        for (int isa = 0; isa <= (int)krn_isa_best(); isa++) {
+            rpl_logits_row r;
+            krn_isa_set((krn_isa)isa);
+            rpl_logits_row_of(a, b, n, &r);
+            assert_int_equal(r.overlap, overlap);
+            assert_int_equal(r.k, ka < kb ? ka : kb);
+            assert_int_equal(r.argmax_a, ka ? by_a[0] - a : -1);
+            assert_int_equal(r.argmax_b, kb ? by_b[0] - b : -1);
+            if (kb > 1 && isfinite(*by_b[1])) assert_true(r.margin_b == (double)*by_b[0] - (double)*by_b[1]);
+        }
+        krn_isa_set(krn_isa_best());
+    }
+}
+
+static void divergence_is_that_of_the_definition(void **state)
+{
+    enum { N = 5003 };
+    static float a[N], b[N];
+    (void)state;
+    for (int noise = 1; noise <= 1 << 20; noise *= 32) {
+        long double sum_a = 0, sum_b = 0, kl = 0;
+        make_pair(FMT_DTYPE_F32, N, (uint64_t)noise, (uint32_t)noise, false, a, b);
+        for (int i = 0; i < N; i++) sum_a += expl((long double)a[i]), sum_b += expl((long double)b[i]);
+        for (int i = 0; i < N; i++)
+            kl += expl((long double)b[i]) / sum_b * ((long double)b[i] - (long double)a[i] + logl(sum_a) - logl(sum_b));
+        rpl_logits_row r, again;
+        rpl_logits_row_of(a, b, N, &r);
+        assert_true(fabsl(kl - (long double)r.kl) <= 1e-15L + 1e-13L * kl); /* a difference of sums that are about 1 */
+        for (int isa = 0; isa <= (int)krn_isa_best(); isa++) {
+            krn_isa_set((krn_isa)isa);
+            rpl_logits_row_of(a, b, N, &again);
+            assert_memory_equal(&again, &r, sizeof r);
+        }
+        krn_isa_set(krn_isa_best());
+    }
+}
+
+/* Where a quotient is only looked for among candidates, none may be missed: also not where products underflow. */
+static void the_largest_quotient_of_tiny_numbers_is_found(void **state)
+{
+    enum { N = 4 * 512 + 7 };
+    static uint32_t a[N], b[N];
+    (void)state;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        float want = 0;
+        for (int64_t i = 0; i < N; i++) {
+            uint64_t h = hash(seed * N + (uint64_t)i);
+            uint32_t exponent = seed % 4 == 0 ? 0 : seed % 4 == 1 ? (uint32_t)(h % 3) : (uint32_t)(h % 60);
+            a[i] = (uint32_t)(h >> 63) << 31 | exponent << 23 | (h >> 32 & 0x7fffff);
+            b[i] = a[i] + (uint32_t)(h >> 20 & 15);
+            if (h % 97 == 0) b[i] = 0;
+            float x = f32_from_bits(a[i]), y = f32_from_bits(b[i]);
+            float rel = y != 0 ? fabsf(x - y) / fabsf(y) : 0;
+            if (rel > want) want = rel;
+        }
+        for (int isa = 0; isa <= (int)krn_isa_best(); isa++) {
+            rpl_metrics m;
+            krn_isa_set((krn_isa)isa);
+            rpl_metrics_of(FMT_DTYPE_F32, a, b, N, &m);
+            assert_true(m.max_rel == (double)want);
+        }
+        krn_isa_set(krn_isa_best());
+    }
+}
+
 static void ids_are_compared_as_sets_and_in_order(void **state)
 {
     const int32_t a[9] = { 3, 1, 2, 5, 6, 7, 4, 4, 1 }, b[9] = { 1, 2, 3, 5, 6, 7, 4, 1, 1 };
@@ -279,6 +426,10 @@ int main(void)
         cmocka_unit_test(a_profile_shows_where),
         cmocka_unit_test(logits_give_divergence_overlap_and_margin),
         cmocka_unit_test(equal_logits_prefer_the_lowest_id),
+        cmocka_unit_test(exponentials_are_within_1_05_ulp_on_every_instruction_set),
+        cmocka_unit_test(the_largest_logits_are_those_that_sorting_finds),
+        cmocka_unit_test(divergence_is_that_of_the_definition),
+        cmocka_unit_test(the_largest_quotient_of_tiny_numbers_is_found),
         cmocka_unit_test(ids_are_compared_as_sets_and_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
