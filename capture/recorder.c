@@ -247,7 +247,8 @@ static err_code put_windows(cap_recorder *r, const eng_round *in, const int32_t 
             int32_t v = eng_program_find_value(p, name);
             cap_armed *a = v < 0 ? NULL : &r->armed[ENG_STEP_DRAFT][v];
             if (!a || a->tier == CAP_TIER_OFF) continue;
-            fmt_tensor t = eng_window(r->g, engine_slots[b], k);
+            fmt_tensor t;
+            TRY(eng_window(r->g, engine_slots[b], k, &t, e));
             const fmt_tape_key key = { in->round, in->slots[b], 0, name };
             TRY(fmt_tape_put(r->tape, &key, &t, FMT_PLACE_REPLICATED, 0, 1, (fmt_tier)a->tier, e));
             r->n_values++;

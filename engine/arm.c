@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/bootstrap.h"
 #include "engine/config.h"
+#include "engine/device.h"
 
 #define NO_EXL3 "EXL3 weights, which this build does not read"
 #define NO_KX   "the KX kernels, which this build does not have"
@@ -62,6 +64,8 @@ static const char *const ACC_WORDS[] = { [KRN_ACC_BLOCKED] = "blocked", [KRN_ACC
 static const char *const COMBINE_WORDS[] = { [ENG_COMBINE_EXACT] = "exact", [ENG_COMBINE_FUSED] = "fused" };
 static const char *const MODE_WORDS[] = { [ENG_MODE_EAGER] = "eager", [ENG_MODE_GRAPH] = "graph" };
 static const char *const BACKEND_WORDS[] = { [ENG_BACKEND_CPU] = "cpu", [ENG_BACKEND_CUDA] = "cuda" };
+static const char *const COMM_WORDS[] = { [ENG_COMM_NCCL] = "nccl", [ENG_COMM_EMULATED] = "emulated",
+                                          [ENG_COMM_SOLO] = "solo" };
 static const char *const HEAD_WORDS[] = { "official", "k6" };
 static const char *const REP_WORDS[] = { [ENG_REP_FP4] = "mxfp4", [ENG_REP_FP8] = "fp8", [ENG_REP_BF16] = "bf16",
                                          [ENG_REP_EXL3] = "exl3", [ENG_REP_MIXED] = "mixed" };
@@ -71,6 +75,7 @@ const char *eng_acc_name(krn_acc a) { return WORD_OF(ACC_WORDS, a); }
 const char *eng_combine_name(eng_combine c) { return WORD_OF(COMBINE_WORDS, c); }
 const char *eng_mode_name(eng_mode m) { return WORD_OF(MODE_WORDS, m); }
 const char *eng_backend_name(eng_backend b) { return WORD_OF(BACKEND_WORDS, b); }
+const char *eng_comm_name(eng_comm_kind k) { return WORD_OF(COMM_WORDS, k); }
 const char *eng_rep_name(eng_rep r) { return WORD_OF(REP_WORDS, r); }
 
 /* The index of text among n words; NULL is the word with index otherwise. */
@@ -92,6 +97,18 @@ static err_code pick(const char *option, const char *text, const char *const *wo
 }
 #define PICK(option, text, words, otherwise, out, e) pick(option, text, words, COUNT_OF(words), otherwise, out, e)
 
+/* One process a rank: whether the words name a rank of NCCL and where rank 0 is. */
+static err_code check_process(const eng_option_words *words, const eng_options *o, err *e)
+{
+    if (words->rank && !words->bootstrap) return err_set(e, ERR_ARG, "--rank %lld: wanted --bootstrap with it", (long long)words->rank);
+    if (!words->bootstrap) return ERR_OK;
+    if (o->backend != ENG_BACKEND_CUDA || o->comm != ENG_COMM_NCCL || o->n_ranks < 2)
+        return err_set(e, ERR_ARG, "--bootstrap: only for ranks that meet through NCCL: --backend cuda --tp 2 or more");
+    if (words->rank < 0 || words->rank >= o->n_ranks)
+        return err_set(e, ERR_ARG, "--rank: found %lld, wanted 0 to %d", (long long)words->rank, o->n_ranks - 1);
+    return eng_bootstrap_check(words->bootstrap, e);
+}
+
 static err_code pick_arm(const char *name, const eng_arm **out, err *e)
 {
     char list[384] = "";
@@ -109,13 +126,15 @@ static err_code pick_arm(const char *name, const eng_arm **out, err *e)
 err_code eng_options_parse(const eng_option_words *words, int64_t threads, eng_options *out, err *e)
 {
     eng_options o = { 0 };
-    int backend, mode, acc, combine, head;
+    int backend, mode, acc, combine, head, comm;
     TRY(pick_arm(words->arm ? words->arm : DEFAULT_ARM, &o.arm, e));
     TRY(PICK("--backend", words->backend, BACKEND_WORDS, ENG_BACKEND_CPU, &backend, e));
     TRY(PICK("--mode", words->mode, MODE_WORDS, ENG_MODE_EAGER, &mode, e));
     TRY(PICK("--acc", words->acc, ACC_WORDS, o.arm->acc, &acc, e));
     TRY(PICK("--combine", words->combine, COMBINE_WORDS, ENG_COMBINE_EXACT, &combine, e));
     TRY(PICK("--head", words->head, HEAD_WORDS, 0, &head, e));
+    /* solo is not a word here: what it computes must not reach a tape. bench sets it. */
+    TRY(pick("--comm", words->comm, COMM_WORDS, ENG_COMM_SOLO, ENG_COMM_NCCL, &comm, e));
     if (head != 0) return err_set(e, ERR_ARG, "--head k6: the K6 head needs the EXL3 delivery, wanted: official");
     if (words->tp < 0 || words->tp > ENG_RANKS_MAX)
         return err_set(e, ERR_ARG, "--tp: found %lld, wanted 1 to %d", (long long)words->tp, ENG_RANKS_MAX);
@@ -127,12 +146,22 @@ err_code eng_options_parse(const eng_option_words *words, int64_t threads, eng_o
                        o.arm->name, ACC_WORDS[o.arm->acc]);
     if (threads < 0 || threads > INT32_MAX)
         return err_set(e, ERR_ARG, "--threads: found %lld, wanted 0 to %d", (long long)threads, INT32_MAX);
-    if (backend == ENG_BACKEND_CUDA) return err_set(e, ERR_DEVICE, "--backend cuda: this build has no CUDA backend");
+    if (backend != ENG_BACKEND_CUDA && words->comm)
+        return err_set(e, ERR_ARG, "--comm %s: only for --backend cuda", words->comm);
+    if (backend == ENG_BACKEND_CUDA && acc != KRN_ACC_BLOCKED)
+        return err_set(e, ERR_ARG, "--acc %s: the CUDA kernels sum in fp32, wanted blocked", ACC_WORDS[acc]);
+    if (backend == ENG_BACKEND_CUDA && o.arm->unsharded)
+        return err_set(e, ERR_ARG, "--backend cuda: arm %s is a CPU reference, wanted a native arm", o.arm->name);
     o.backend = (eng_backend)backend;
     o.mode = (eng_mode)mode;
     o.acc = (krn_acc)acc;
     o.combine = (eng_combine)combine;
+    o.comm = (eng_comm_kind)comm;
     o.threads = (int32_t)threads;
+    TRY(check_process(words, &o, e));
+    o.bootstrap = words->bootstrap;
+    o.rank = (int32_t)words->rank;
+    if (o.backend == ENG_BACKEND_CUDA) TRY(eng_device_check(&o, e));
     *out = o;
     return ERR_OK;
 }

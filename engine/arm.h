@@ -10,6 +10,8 @@
 typedef enum eng_combine { ENG_COMBINE_EXACT, ENG_COMBINE_FUSED } eng_combine;
 typedef enum eng_mode { ENG_MODE_EAGER, ENG_MODE_GRAPH } eng_mode; /* GRAPH on the CPU: the planned executor */
 typedef enum eng_backend { ENG_BACKEND_CPU, ENG_BACKEND_CUDA } eng_backend;
+/* How the ranks of the CUDA backend meet: one card each; all on one card; one rank alone, for timing, never compared. */
+typedef enum eng_comm_kind { ENG_COMM_NCCL, ENG_COMM_EMULATED, ENG_COMM_SOLO } eng_comm_kind;
 typedef enum eng_rep { ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_REP_EXL3, ENG_REP_MIXED } eng_rep;
 
 typedef struct eng_arm {
@@ -35,6 +37,9 @@ typedef struct eng_options {
     krn_acc acc;
     eng_combine combine;
     int32_t n_ranks; /* --tp */
+    eng_comm_kind comm; /* --comm; CUDA only */
+    const char *bootstrap; /* --bootstrap: this process is one rank of NCCL; NULL: all ranks are here. Borrowed */
+    int32_t rank;          /* --rank, with bootstrap */
     int32_t threads; /* all ranks together; 0: all of the machine */
 } eng_options;
 
@@ -43,15 +48,19 @@ typedef struct eng_options {
 typedef struct eng_option_words {
     const char *arm, *backend, *mode, *acc, *combine;
     const char *head; /* --head official|k6 */
+    const char *comm; /* --comm nccl|emulated, with --backend cuda */
+    const char *bootstrap; /* --bootstrap HOST:PORT, with --comm nccl */
+    int64_t rank;          /* --rank, with --bootstrap */
     int64_t tp;       /* 0: not given */
 } eng_option_words;
-/* ERR_ARG for an unknown word or a combination that does not exist. */
+/* ERR_ARG for an unknown word or a combination that does not exist, ERR_DEVICE for devices that are not here. */
 MUST_USE err_code eng_options_parse(const eng_option_words *words, int64_t threads, eng_options *out, err *e);
 
 const char *eng_acc_name(krn_acc a);         /* "blocked" "f64" */
 const char *eng_combine_name(eng_combine c); /* "exact" "fused" */
 const char *eng_mode_name(eng_mode m);       /* "eager" "graph" */
 const char *eng_backend_name(eng_backend b); /* "cpu" "cuda" */
+const char *eng_comm_name(eng_comm_kind k);  /* "nccl" "emulated" "solo" */
 const char *eng_rep_name(eng_rep r);
 
 #endif

@@ -56,7 +56,7 @@ static err_code open_bench(const eng_weights *w, const eng_options *o, eng_step_
     b->forced = mem_alloc((size_t)batch * (size_t)n_out, sizeof *b->forced);
     if (!b->rope_freq || !b->rings || !b->forced) return err_set(e, ERR_NOMEM, "bench: no memory");
     krn_rope_freqs(c->rope_theta, c->rope_dim, b->rope_freq);
-    TRY(eng_step_init(&b->step, b->program, b->weights, o->acc, 0, 1, NULL, b->rope_freq, rows, batch,
+    TRY(eng_step_init(&b->step, b->program, b->weights, o, 0, 1, NULL, b->rope_freq, rows, batch,
                       ENG_LEVEL_HIDDEN, e));
     b->step.x = eng_extents_of(c, rows, batch, n_out);
     for (int32_t i = 0; i < batch; i++)

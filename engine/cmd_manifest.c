@@ -174,6 +174,7 @@ const cli_command CMD_VERIFY = { "verify", "MODEL", "checks a checkpoint: invent
 static const cli_option IDENTITY_OPTIONS[] = {
     { "--arm", "ARM", "see sparktape arms (default: native-packed)", CLI_STR, offsetof(eng_option_words, arm) },
     { "--backend", "NAME", "cpu or cuda", CLI_STR, offsetof(eng_option_words, backend) },
+    { "--comm", "KIND", "cuda: nccl or emulated", CLI_STR, offsetof(eng_option_words, comm) },
     { "--tp", "N", "ranks (default: 1)", CLI_COUNT, offsetof(eng_option_words, tp) },
     { "--mode", "NAME", "eager or graph", CLI_STR, offsetof(eng_option_words, mode) },
     { "--acc", "NAME", "blocked or f64", CLI_STR, offsetof(eng_option_words, acc) },

@@ -7,7 +7,7 @@
 
 /* 327,680 positions and 8 slots: the deployment whose table this reproduces. */
 typedef struct plan_options {
-    const char *arm, *head, *combine;
+    const char *arm, *head, *markov, *combine;
     int64_t tp, positions, slots;
 } plan_options;
 
@@ -17,6 +17,7 @@ static const cli_option OPTIONS[] = {
     { "--positions", "N", "longest request (default: 327680)", CLI_INT, offsetof(plan_options, positions) },
     { "--slots", "N", "requests at a time (default: 8)", CLI_INT, offsetof(plan_options, slots) },
     { "--head", "NAME", "official or k6 (default: the arm's)", CLI_STR, offsetof(plan_options, head) },
+    { "--markov", "NAME", "cache: the control's bias cache (default: the arm's)", CLI_STR, offsetof(plan_options, markov) },
     { "--combine", "NAME", "exact or fused: which ops combine the experts", CLI_STR, offsetof(plan_options, combine) },
 };
 
@@ -48,13 +49,15 @@ static err_code plan_parse(const plan_options *o, plan *p, err *e)
     TRY(in_range("--slots", o->slots, 1, SLOTS_MAX, e));
     if (o->head && strcmp(o->head, "official") != 0 && strcmp(o->head, "k6") != 0)
         return err_set(e, ERR_ARG, "--head: found '%s', wanted official or k6", o->head);
+    if (o->markov && strcmp(o->markov, "cache") != 0)
+        return err_set(e, ERR_ARG, "--markov: found '%s', wanted cache", o->markov);
     if (strcmp(o->combine, "exact") != 0 && strcmp(o->combine, "fused") != 0)
         return err_set(e, ERR_ARG, "--combine: found '%s', wanted exact or fused", o->combine);
     bool k6 = o->head && strcmp(o->head, "k6") == 0;
     if (o->head && !k6 && p->arm->head == ENG_REP_EXL3)
         return err_set(e, ERR_ARG, "--head official: the arm %s has no head but K6", p->arm->name);
     p->combine = strcmp(o->combine, "fused") == 0 ? ENG_COMBINE_FUSED : ENG_COMBINE_EXACT;
-    p->wanted = (eng_footprint_for){ (int32_t)o->tp, o->positions, (int32_t)o->slots, k6 };
+    p->wanted = (eng_footprint_for){ (int32_t)o->tp, o->positions, (int32_t)o->slots, k6, o->markov != NULL };
     return ERR_OK;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/cpu.h"
 #include "base/mem.h"
+#include "engine/device.h"
 #include "engine/exec.h"
 #include "kernels/rope.h"
 
@@ -17,16 +18,18 @@ typedef struct rank_state {
     eng_rank_weights *weights;
     eng_step insert, draft;
     bf16 *rings; /* [n_slots][n_stages][window][head_dim] */
-    err e;
 } rank_state;
 
 typedef struct slot_state { int32_t first, last; } slot_state; /* positions; last -1: empty */
 
-/* What the ranks are to run; written by the caller while they wait. */
+/* What the workers are to run; written by the caller while they wait. */
+typedef enum task_kind { TASK_INSERT, TASK_DRAFT, TASK_PREWARM } task_kind;
 typedef struct task {
-    eng_step_kind step;
+    task_kind kind;
     int32_t first_op, slot, row0, rows_total;
     const eng_tap *tap;
+    eng_device_insert insert; /* the step as a device wants it */
+    eng_device_draft draft;
 } task;
 
 struct eng_engine {
@@ -39,10 +42,14 @@ struct eng_engine {
     slot_state *slots;
     float *rope_freq;
     eng_comm *comm;
-    rank_state *rank;
+    rank_state *rank;                   /* [n_ranks]; NULL on the CUDA backend */
+    eng_device *device[ENG_RANKS_MAX];  /* [n_workers]; NULL on the CPU */
+    bf16 *window;                       /* CUDA: the window that eng_window shows */
+    err worker_error[ENG_RANKS_MAX];    /* of the last task */
     err failed; /* sticky: after a failed collective nothing is trusted */
 
     pthread_t thread[ENG_RANKS_MAX];
+    int32_t n_workers;                  /* ranks, or groups of ranks that share a device; the caller is worker 0 */
     int32_t n_threads;
     pthread_mutex_t lock;
     pthread_cond_t go, done;
@@ -52,7 +59,9 @@ struct eng_engine {
     task task;
 };
 
-typedef struct worker { eng_engine *g; int32_t rank; } worker;
+typedef struct worker { eng_engine *g; int32_t index; } worker;
+
+static bool on_device(const eng_engine *g) { return g->o.backend == ENG_BACKEND_CUDA; }
 
 /* The calling thread's share of the threads: an OpenMP setting of that thread alone. */
 static void use_threads(const eng_options *o)
@@ -65,25 +74,32 @@ static void use_threads(const eng_options *o)
 #endif
 }
 
-static eng_step *step_of(eng_engine *g, int32_t rank, eng_step_kind kind)
+static err_code run_rank(eng_engine *g, int32_t rank, err *e)
 {
-    return kind == ENG_STEP_INSERT ? &g->rank[rank].insert : &g->rank[rank].draft;
-}
-
-static void run_rank(eng_engine *g, int32_t rank)
-{
-    eng_step *s = step_of(g, rank, g->task.step);
     const task *t = &g->task;
-    rank_state *r = &g->rank[rank];
-    r->e = (err){ 0 };
+    eng_step *s = t->kind == TASK_INSERT ? &g->rank[rank].insert : &g->rank[rank].draft;
     err_code rc = g->o.mode == ENG_MODE_EAGER
-                      ? eng_step_eager(s, t->first_op, s->program->n_ops - 1, t->tap, t->slot, t->row0, t->rows_total,
-                                       &r->e)
-                      : eng_step_planned(s, t->first_op, g->retain, t->tap, t->slot, t->row0, t->rows_total, &r->e);
-    if (rc != ERR_OK && g->comm) eng_comm_give_up(g->comm, rank, r->e.msg);
+                      ? eng_step_eager(s, t->first_op, s->program->n_ops - 1, t->tap, t->slot, t->row0, t->rows_total, e)
+                      : eng_step_planned(s, t->first_op, g->retain, t->tap, t->slot, t->row0, t->rows_total, e);
+    if (rc != ERR_OK && g->comm) eng_comm_give_up(g->comm, rank, e->msg);
+    return rc;
 }
 
-static void *rank_thread(void *arg)
+static void run_worker(eng_engine *g, int32_t index)
+{
+    const task *t = &g->task;
+    err *e = &g->worker_error[index];
+    eng_device *d = g->device[index];
+    *e = (err){ 0 };
+    err_code rc;
+    if (!on_device(g)) rc = run_rank(g, index, e);
+    else if (t->kind == TASK_INSERT) rc = eng_device_run_insert(d, &t->insert, t->tap, e);
+    else if (t->kind == TASK_DRAFT) rc = eng_device_run_draft(d, &t->draft, t->tap, e);
+    else rc = eng_device_prewarm(d, e);
+    CHECK(rc == e->code);
+}
+
+static void *worker_thread(void *arg)
 {
     worker w = *(worker *)arg;
     free(arg);
@@ -96,7 +112,7 @@ static void *rank_thread(void *arg)
         if (g->quit) break;
         seen = g->generation;
         pthread_mutex_unlock(&g->lock);
-        run_rank(g, w.rank);
+        run_worker(g, w.index);
         pthread_mutex_lock(&g->lock);
         if (--g->n_running == 0) pthread_cond_signal(&g->done);
     }
@@ -104,7 +120,7 @@ static void *rank_thread(void *arg)
     return NULL;
 }
 
-/* Runs g->task on all ranks; rank 0 is the caller. */
+/* Runs g->task on all workers. */
 static err_code run_all(eng_engine *g, err *e)
 {
     use_threads(&g->o);
@@ -113,13 +129,13 @@ static err_code run_all(eng_engine *g, err *e)
     g->generation++;
     pthread_cond_broadcast(&g->go);
     pthread_mutex_unlock(&g->lock);
-    run_rank(g, 0);
+    run_worker(g, 0);
     pthread_mutex_lock(&g->lock);
     while (g->n_running > 0) pthread_cond_wait(&g->done, &g->lock);
     pthread_mutex_unlock(&g->lock);
-    for (int32_t r = 0; r < g->o.n_ranks; r++)
-        if (g->rank[r].e.code != ERR_OK) {
-            g->failed = g->rank[r].e;
+    for (int32_t i = 0; i < g->n_workers; i++)
+        if (g->worker_error[i].code != ERR_OK) {
+            g->failed = g->worker_error[i];
             if (e) *e = g->failed;
             return g->failed.code;
         }
@@ -132,9 +148,9 @@ static err_code open_rank(eng_engine *g, int32_t rank, bool quiet, err *e)
     const eng_config *c = &g->config;
     bool experts = g->o.arm->experts == ENG_REP_BF16, dense = g->o.arm->dense == ENG_REP_BF16;
     TRY(eng_rank_weights_open(g->files, rank, g->o.n_ranks, experts, dense, quiet, &r->weights, e));
-    TRY(eng_step_init(&r->insert, g->program[ENG_STEP_INSERT], r->weights, g->o.acc, rank, g->o.n_ranks, g->comm,
+    TRY(eng_step_init(&r->insert, g->program[ENG_STEP_INSERT], r->weights, &g->o, rank, g->o.n_ranks, g->comm,
                       g->rope_freq, ENG_INSERT_ROWS_MAX, 1, g->retain, e));
-    TRY(eng_step_init(&r->draft, g->program[ENG_STEP_DRAFT], r->weights, g->o.acc, rank, g->o.n_ranks, g->comm,
+    TRY(eng_step_init(&r->draft, g->program[ENG_STEP_DRAFT], r->weights, &g->o, rank, g->o.n_ranks, g->comm,
                       g->rope_freq, c->block * ENG_BATCH_MAX, ENG_BATCH_MAX, g->retain, e));
     size_t window_elems = (size_t)c->window * (size_t)c->head_dim;
     r->rings = mem_alloc_aligned((size_t)g->n_slots * (size_t)c->n_stages * window_elems, sizeof(bf16));
@@ -144,17 +160,41 @@ static err_code open_rank(eng_engine *g, int32_t rank, bool quiet, err *e)
 
 static err_code start_threads(eng_engine *g, err *e)
 {
-    for (int32_t r = 1; r < g->o.n_ranks; r++) {
+    for (int32_t i = 1; i < g->n_workers; i++) {
         worker *w = mem_alloc(1, sizeof *w);
-        if (!w) return err_set(e, ERR_NOMEM, "engine: no memory for rank %d", r);
-        *w = (worker){ g, r };
-        if (pthread_create(&g->thread[g->n_threads], NULL, rank_thread, w) != 0) {
+        if (!w) return err_set(e, ERR_NOMEM, "engine: no memory for rank %d", i);
+        *w = (worker){ g, i };
+        if (pthread_create(&g->thread[g->n_threads], NULL, worker_thread, w) != 0) {
             free(w);
-            return err_set(e, ERR_SYSTEM, "engine: the thread of rank %d cannot be started", r);
+            return err_set(e, ERR_SYSTEM, "engine: the thread of rank %d cannot be started", i);
         }
         g->n_threads++;
     }
     return ERR_OK;
+}
+
+static err_code open_ranks(eng_engine *g, bool quiet, err *e)
+{
+    g->rank = mem_alloc((size_t)g->o.n_ranks, sizeof *g->rank);
+    if (!g->rank) return err_set(e, ERR_NOMEM, "engine: no memory for %d ranks", g->o.n_ranks);
+    if (g->o.n_ranks > 1) TRY(eng_comm_open(g->o.n_ranks, COMM_DEADLINE_NS, &g->comm, e));
+    use_threads(&g->o);
+    for (int32_t r = 0; r < g->o.n_ranks; r++) TRY(open_rank(g, r, quiet, e));
+    g->n_workers = g->o.n_ranks;
+    return start_threads(g, e);
+}
+
+static err_code open_devices(eng_engine *g, bool quiet, err *e)
+{
+    const eng_program *const program[2] = { g->program[0], g->program[1] };
+    eng_device_setup setup = { g->files, &g->o, program, g->rope_freq, g->n_slots, g->retain, quiet };
+    g->window = mem_alloc((size_t)g->config.window * (size_t)g->config.head_dim, sizeof *g->window);
+    if (!g->window) return err_set(e, ERR_NOMEM, "engine: no memory for a window");
+    TRY(eng_device_open_all(&setup, g->device, e));
+    g->n_workers = eng_device_groups(&g->o);
+    TRY(start_threads(g, e));
+    g->task = (task){ .kind = TASK_PREWARM };
+    return run_all(g, e);
 }
 
 static err_code open_all(eng_engine *g, bool quiet, err *e)
@@ -164,14 +204,10 @@ static err_code open_all(eng_engine *g, bool quiet, err *e)
         TRY(eng_program_make(c, (eng_step_kind)k, g->o.n_ranks, g->o.combine, &g->program[k], e));
     g->slots = mem_alloc((size_t)g->n_slots, sizeof *g->slots);
     g->rope_freq = mem_alloc((size_t)c->rope_dim / 2, sizeof *g->rope_freq);
-    g->rank = mem_alloc((size_t)g->o.n_ranks, sizeof *g->rank);
-    if (!g->slots || !g->rope_freq || !g->rank) return err_set(e, ERR_NOMEM, "engine: no memory for %d slots", g->n_slots);
+    if (!g->slots || !g->rope_freq) return err_set(e, ERR_NOMEM, "engine: no memory for %d slots", g->n_slots);
     for (int32_t i = 0; i < g->n_slots; i++) g->slots[i].last = -1;
     krn_rope_freqs(c->rope_theta, c->rope_dim, g->rope_freq);
-    if (g->o.n_ranks > 1) TRY(eng_comm_open(g->o.n_ranks, COMM_DEADLINE_NS, &g->comm, e));
-    use_threads(&g->o);
-    for (int32_t r = 0; r < g->o.n_ranks; r++) TRY(open_rank(g, r, quiet, e));
-    return start_threads(g, e);
+    return on_device(g) ? open_devices(g, quiet, e) : open_ranks(g, quiet, e);
 }
 
 err_code eng_open(const eng_weights *w, const eng_options *o, int32_t n_slots, eng_level retain, bool quiet,
@@ -216,6 +252,8 @@ void eng_close(eng_engine *g)
         free(g->rank[r].rings);
     }
     free(g->rank);
+    for (int32_t i = 0; i < ENG_RANKS_MAX; i++) eng_device_close(g->device[i]);
+    free(g->window);
     eng_comm_close(g->comm);
     for (int k = 0; k < 2; k++) eng_program_free(g->program[k]);
     free(g->slots);
@@ -262,6 +300,16 @@ static bool finite_rows(const bf16 *x, int64_t n, int64_t *bad)
 }
 
 /* rows of x ([rows, width]) enter the program at value `at`; ops before first_op are skipped. */
+/* Points a CPU rank's step at the rows of the caller. */
+static void bind_insert(eng_engine *g, int32_t rank, const eng_device_insert *in)
+{
+    eng_step *s = &g->rank[rank].insert;
+    s->x = eng_extents_of(&g->config, in->rows, 1, 1);
+    s->value[in->at] = (void *)(uintptr_t)in->x; /* read only */
+    s->value[eng_program_find_value(s->program, "pos")] = (void *)(uintptr_t)in->pos;
+    for (int32_t k = 0; k < g->config.n_stages; k++) s->ring[0][k] = ring_of(g, rank, in->slot, k);
+}
+
 static err_code insert_rows(eng_engine *g, int32_t slot, const char *at, const bf16 *x, int64_t width, int32_t first_op,
                             const int32_t *pos, int32_t rows, const eng_tap *tap, err *e)
 {
@@ -278,22 +326,16 @@ static err_code insert_rows(eng_engine *g, int32_t slot, const char *at, const b
         return err_set(e, ERR_INPUT, "slot %d: %s row %lld column %lld is not finite", slot, at, (long long)(bad / width),
                        (long long)(bad % width));
 
-    const eng_program *p = g->program[ENG_STEP_INSERT];
-    int32_t v_in = eng_program_find_value(p, at), v_pos = eng_program_find_value(p, "pos");
+    int32_t v_in = eng_program_find_value(g->program[ENG_STEP_INSERT], at);
     err_code rc = ERR_OK;
     for (int32_t row0 = 0; row0 < rows && rc == ERR_OK; row0 += ENG_INSERT_ROWS_MAX) {
         int32_t n = rows - row0 < ENG_INSERT_ROWS_MAX ? rows - row0 : ENG_INSERT_ROWS_MAX;
-        for (int32_t r = 0; r < g->o.n_ranks; r++) {
-            eng_step *s = &g->rank[r].insert;
-            s->x = eng_extents_of(&g->config, n, 1, 1);
-            s->value[v_in] = (void *)(uintptr_t)(x + row0 * width); /* read only */
-            s->value[v_pos] = (void *)(uintptr_t)(pos + row0);
-            for (int32_t k = 0; k < g->config.n_stages; k++) s->ring[0][k] = ring_of(g, r, slot, k);
-        }
-        g->task = (task){ ENG_STEP_INSERT, first_op, slot, row0, rows, tap };
+        g->task = (task){ .kind = TASK_INSERT, .first_op = first_op, .slot = slot, .row0 = row0, .rows_total = rows, .tap = tap,
+                          .insert = { slot, first_op, v_in, x + row0 * width, pos + row0, n, row0, rows } };
+        for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++) bind_insert(g, r, &g->task.insert);
         rc = run_all(g, e);
     }
-    for (int32_t r = 0; r < g->o.n_ranks; r++) { /* the next step may make this value itself */
+    for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++) { /* the next step may make this value itself */
         eng_step *s = &g->rank[r].insert;
         s->value[v_in] = (uint8_t *)s->arena + s->plan.offset[v_in];
     }
@@ -344,22 +386,29 @@ static err_code check_draft(const eng_engine *g, int32_t batch, const int32_t *s
     return ERR_OK;
 }
 
+static void bind_draft(eng_engine *g, int32_t rank, const eng_device_draft *in)
+{
+    eng_step *s = &g->rank[rank].draft;
+    s->x = eng_extents_of(&g->config, in->batch * g->config.block, in->batch, in->n_out);
+    s->value[eng_program_find_value(s->program, "draft.anchor")] = (void *)(uintptr_t)in->anchors; /* read only */
+    s->value[eng_program_find_value(s->program, "draft.pos")] = (void *)(uintptr_t)in->pos;
+    for (int32_t b = 0; b < in->batch; b++)
+        for (int32_t k = 0; k < g->config.n_stages; k++) s->ring[b][k] = ring_of(g, rank, in->slots[b], k);
+}
+
 err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, const int32_t *anchors, const int32_t *pos,
                    int32_t n_out, int32_t *drafts, float *confidence, const eng_tap *tap, err *e)
 {
     TRY(check_draft(g, batch, slots, anchors, pos, n_out, e));
-    const eng_program *p = g->program[ENG_STEP_DRAFT];
-    int32_t v_anchor = eng_program_find_value(p, "draft.anchor"), v_pos = eng_program_find_value(p, "draft.pos");
-    for (int32_t r = 0; r < g->o.n_ranks; r++) {
-        eng_step *s = &g->rank[r].draft;
-        s->x = eng_extents_of(&g->config, batch * g->config.block, batch, n_out);
-        s->value[v_anchor] = (void *)(uintptr_t)anchors; /* read only */
-        s->value[v_pos] = (void *)(uintptr_t)pos;
-        for (int32_t b = 0; b < batch; b++)
-            for (int32_t k = 0; k < g->config.n_stages; k++) s->ring[b][k] = ring_of(g, r, slots[b], k);
-    }
-    g->task = (task){ ENG_STEP_DRAFT, 0, FMT_TAPE_NO_SLOT, 0, batch * g->config.block, tap };
+    g->task = (task){ .kind = TASK_DRAFT, .slot = FMT_TAPE_NO_SLOT, .rows_total = batch * g->config.block, .tap = tap,
+                      .draft = { batch, n_out, slots, anchors, pos } };
+    for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++) bind_draft(g, r, &g->task.draft);
     TRY(run_all(g, e));
+    if (on_device(g)) {
+        eng_device_drafts(g->device[0], batch * n_out, drafts, confidence);
+        return ERR_OK;
+    }
+    const eng_program *p = g->program[ENG_STEP_DRAFT];
     const eng_step *s = &g->rank[0].draft;
     size_t n = (size_t)batch * (size_t)n_out;
     memcpy(drafts, s->value[eng_program_find_value(p, "drafts")], n * sizeof *drafts);
@@ -372,18 +421,27 @@ void eng_release(eng_engine *g, int32_t slot)
     const eng_config *c = &g->config;
     if (slot < 0 || slot >= g->n_slots) return;
     g->slots[slot] = (slot_state){ 0, -1 };
-    for (int32_t r = 0; r < g->o.n_ranks; r++) /* the next request must not find this one's rows */
+    for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++) /* the next request must not find this one's rows */
         memset(ring_of(g, r, slot, 0), 0, sizeof(bf16) * (size_t)c->n_stages * (size_t)c->window * (size_t)c->head_dim);
+    for (int32_t i = 0; on_device(g) && i < g->n_workers; i++) {
+        err e;
+        if (eng_device_release(g->device[i], slot, &e) != ERR_OK) g->failed = e;
+    }
 }
 
-fmt_tensor eng_window(const eng_engine *g, int32_t slot, int32_t stage)
+err_code eng_window(eng_engine *g, int32_t slot, int32_t stage, fmt_tensor *out, err *e)
 {
     const eng_config *c = &g->config;
     int32_t rows = g->slots[slot].last + 1 < c->window ? g->slots[slot].last + 1 : c->window;
-    return fmt_tensor_make(FMT_DTYPE_BF16, ring_of(g, 0, slot, stage), 2, (const int64_t[]){ rows, c->head_dim });
+    if (on_device(g)) TRY(eng_device_window(g->device[0], slot, stage, g->window, e));
+    *out = fmt_tensor_make(FMT_DTYPE_BF16, on_device(g) ? g->window : ring_of(g, 0, slot, stage), 2,
+                           (const int64_t[]){ rows, c->head_dim });
+    return ERR_OK;
 }
 
 int32_t eng_slot_last(const eng_engine *g, int32_t slot) { return g->slots[slot].last; }
+
+eng_device *eng_device_of(eng_engine *g, int32_t i) { return g->device[i]; }
 
 uint64_t eng_owned_bytes(const eng_engine *g)
 {
@@ -391,7 +449,8 @@ uint64_t eng_owned_bytes(const eng_engine *g)
     uint64_t window_bytes = (uint64_t)c->window * (uint64_t)c->head_dim * sizeof(bf16);
     uint64_t ring = (uint64_t)g->n_slots * (uint64_t)c->n_stages * window_bytes;
     uint64_t n = 0;
-    for (int32_t r = 0; r < g->o.n_ranks; r++)
+    for (int32_t i = 0; on_device(g) && i < g->n_workers; i++) n += eng_device_bytes(g->device[i]);
+    for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++)
         n += ring + eng_step_bytes(&g->rank[r].insert) + eng_step_bytes(&g->rank[r].draft) +
              eng_rank_weights_owned_bytes(g->rank[r].weights);
     return n;

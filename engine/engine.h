@@ -1,7 +1,8 @@
 /* The engine: an arm of the model, ready to run, with the window state of its slots.
  *
- * Ranks are threads here (CPU): each runs the same program over its share of the weights and meets the others in the
- * all_reduce and token ops, which sum in rank order. One caller at a time. */
+ * On the CPU ranks are threads: each runs the same program over its share of the weights and meets the others in the
+ * all_reduce and token ops, which sum in rank order. On CUDA a thread drives each device (engine/device.h). One caller at a
+ * time; taps are called on the ranks' threads. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -36,12 +37,14 @@ MUST_USE err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, 
                             int32_t n_out, int32_t *drafts, float *confidence, const eng_tap *tap, err *e);
 /* Forgets a slot's window and positions. */
 void eng_release(eng_engine *g, int32_t slot);
-/* Rows 0 .. min(W, p+1)-1 of a slot's ring in physical order, rank 0's copy: data valid until the next call that changes
- * the slot. */
-fmt_tensor eng_window(const eng_engine *g, int32_t slot, int32_t stage);
+/* Rows 0 .. min(W, p+1)-1 of a slot's ring in physical order, rank 0's copy: data valid until the next call. ERR_DEVICE. */
+MUST_USE err_code eng_window(eng_engine *g, int32_t slot, int32_t stage, fmt_tensor *out, err *e);
 int32_t eng_slot_last(const eng_engine *g, int32_t slot); /* last inserted position, -1: none */
 
-/* Bytes the engine owns beyond the mapped weights: values, rings, decoded copies. */
+/* The device of worker i, for what only the CUDA backend has (counts, times); NULL on the CPU. */
+struct eng_device *eng_device_of(eng_engine *g, int32_t i);
+
+/* Bytes the engine owns beyond the mapped weights: values, rings, decoded copies; on CUDA all device memory. */
 uint64_t eng_owned_bytes(const eng_engine *g);
 
 /* ---- one op alone (forced comparison, certificate, reducer) ---- */

@@ -3,21 +3,24 @@
 #include "base/hot.h"
 #include "base/mem.h"
 
-err_code eng_step_init(eng_step *s, const eng_program *p, const eng_rank_weights *w, krn_acc acc, int32_t rank,
+/* How main_proj sums. Its inputs have columns thousands of times larger than the rest: sums in f32 lose what the small ones
+ * say, differently in every order. An arm that is defined by its accumulation keeps that; the others sum in double. */
+static krn_acc taps_acc(const eng_options *o) { return o->arm->fixed_acc ? o->acc : KRN_ACC_F64; }
+
+err_code eng_step_init(eng_step *s, const eng_program *p, const eng_rank_weights *w, const eng_options *o, int32_t rank,
                        int32_t n_ranks, eng_comm *comm, const float *rope_freq, int32_t rows_max, int32_t batch_max,
                        eng_level retain, err *e)
 {
     const eng_config *c = &p->config;
-    *s = (eng_step){ .program = p, .weights = w, .acc = acc, .rank = rank, .n_ranks = n_ranks, .comm = comm,
-                     .rope_freq = rope_freq };
+    *s = (eng_step){ .program = p, .weights = w, .acc = o->acc, .taps_acc = taps_acc(o), .rank = rank,
+                     .n_ranks = n_ranks, .comm = comm, .rope_freq = rope_freq };
     s->x = eng_extents_of(c, rows_max, batch_max, c->block);
     TRY(eng_plan_make(p, &s->x, rank, n_ranks, retain, &s->plan, e));
     s->arena = mem_alloc_aligned(s->plan.bytes, 1);
     s->value = mem_alloc((size_t)p->n_values, sizeof *s->value);
     s->bound = mem_alloc((size_t)p->n_ops, sizeof *s->bound);
     s->jobs = mem_alloc((size_t)rows_max * (size_t)c->n_active * 2, sizeof *s->jobs);
-    s->markov_rows = mem_alloc_aligned((size_t)batch_max * (size_t)c->markov_rank, sizeof *s->markov_rows);
-    if (!s->arena || !s->value || !s->bound || !s->jobs || !s->markov_rows) {
+    if (!s->arena || !s->value || !s->bound || !s->jobs) {
         uint64_t bytes = s->plan.bytes;
         eng_step_fini(s);
         return err_set(e, ERR_NOMEM, "step: no memory for %llu bytes of values", (unsigned long long)bytes);
@@ -34,7 +37,6 @@ void eng_step_fini(eng_step *s)
     free(s->value);
     free(s->bound);
     free(s->jobs);
-    free(s->markov_rows);
     eng_plan_fini(&s->plan);
     *s = (eng_step){ 0 };
 }

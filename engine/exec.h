@@ -15,7 +15,7 @@ eng_op_fn eng_op_cpu(eng_kind kind);
 struct eng_step {
     const eng_program *program;
     const eng_rank_weights *weights;
-    krn_acc acc;
+    krn_acc acc, taps_acc;         /* taps_acc: of main_proj */
     int32_t rank, n_ranks;
     eng_comm *comm;                /* NULL: one rank */
     const float *rope_freq;        /* [rope_dim / 2] */
@@ -24,15 +24,15 @@ struct eng_step {
     void *arena;
     eng_plan plan;
     krn_linear_job *jobs;          /* [rows_max * n_active * 2] */
-    bf16 *markov_rows;             /* [batch_max, markov_rank] */
     eng_extents x;                 /* per step */
     bf16 *ring[ENG_BATCH_MAX][ENG_STAGES_MAX]; /* per step: batch entry's window of each stage; an insert uses [0] */
     const int32_t *forced_drafts;  /* per step: NULL, or the tokens of teacher forcing */
 };
 
-/* Allocates arena and scratch for up to rows_max rows and batch_max slots; rope_freq is borrowed. ERR_NOMEM. */
-MUST_USE err_code eng_step_init(eng_step *s, const eng_program *p, const eng_rank_weights *w, krn_acc acc, int32_t rank,
-                                int32_t n_ranks, eng_comm *comm, const float *rope_freq, int32_t rows_max,
+/* Allocates arena and scratch for up to rows_max rows and batch_max slots; rope_freq is borrowed. Of o only the
+ * accumulation and the arm are used (a bench holds whole values on one rank, whatever o says of ranks). ERR_NOMEM. */
+MUST_USE err_code eng_step_init(eng_step *s, const eng_program *p, const eng_rank_weights *w, const eng_options *o,
+                                int32_t rank, int32_t n_ranks, eng_comm *comm, const float *rope_freq, int32_t rows_max,
                                 int32_t batch_max, eng_level retain, err *e);
 void eng_step_fini(eng_step *s);
 uint64_t eng_step_bytes(const eng_step *s);

@@ -7,7 +7,9 @@
 #include "kernels/attention.h"
 #include "kernels/combine.h"
 #include "kernels/confidence.h"
+#include "kernels/embed.h"
 #include "kernels/gate.h"
+#include "kernels/markov.h"
 #include "kernels/mhc.h"
 #include "kernels/ring.h"
 #include "kernels/rmsnorm.h"
@@ -36,38 +38,23 @@ static int64_t elems(const eng_step *s, int32_t v) { return eng_value_elems(s->p
 static err_code op_block_ids(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
-    const int32_t *anchor = in(s, op, 0), *last = in(s, op, 1), block = config(s)->block;
-    int32_t *ids = out(s, op, 0), *pos = out(s, op, 1);
-    for (int32_t t = 0; t < rows(s); t++) {
-        ids[t] = t % block == 0 ? anchor[t / block] : config(s)->noise_id;
-        pos[t] = last[t / block] + 1 + t % block;
-    }
+    krn_block_ids_ref(in(s, op, 0), in(s, op, 1), (int32_t)s->x.n[ENG_DIM_B], config(s)->block, config(s)->noise_id,
+                      out(s, op, 0), out(s, op, 1));
     return ERR_OK;
-}
-
-static const bf16 *embedding(const krn_weight *w, int32_t id)
-{
-    return (const bf16 *)((const uint8_t *)w->data + id * w->row_bytes);
 }
 
 static err_code op_embed(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
-    const int32_t *ids = in(s, op, 0), dim = config(s)->dim, hc = config(s)->hc;
-    bf16 *x = out(s, op, 0);
-    for (int32_t t = 0; t < rows(s); t++)
-        for (int32_t c = 0; c < hc; c++)
-            memcpy(x + ((int64_t)t * hc + c) * dim, embedding(weight(s, op, 0), ids[t]), sizeof(bf16) * (size_t)dim);
+    const krn_weight *w = weight(s, op, 0);
+    krn_embed_ref(in(s, op, 0), rows(s), w->data, w->n, config(s)->dim, config(s)->hc, out(s, op, 0));
     return ERR_OK;
 }
 
-/* The pre-mix before the first sub-block: one-hot on copy 0. */
 static err_code op_first_pre(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
-    float *pre = out(s, op, 0);
-    int32_t hc = config(s)->hc;
-    for (int64_t i = 0; i < (int64_t)rows(s) * hc; i++) pre[i] = i % hc == 0 ? 1.0f : 0.0f;
+    krn_first_pre_ref(out(s, op, 0), rows(s), config(s)->hc);
     return ERR_OK;
 }
 
@@ -84,8 +71,9 @@ static err_code op_linear(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
     const krn_weight *w = weight(s, op, 0);
+    krn_acc acc = op->weight[0] == ENG_W_MAIN_PROJ ? s->taps_acc : s->acc;
     krn_out kind = s->program->value[op->out[0]].dtype == FMT_DTYPE_F32 ? KRN_OUT_F32 : KRN_OUT_BF16;
-    krn_linear_ref(in(s, op, 0), w->k, rows(s), w, s->acc, kind, out(s, op, 0), w->n);
+    krn_linear_ref(in(s, op, 0), w->k, rows(s), w, acc, kind, out(s, op, 0), w->n);
     return ERR_OK;
 }
 
@@ -93,8 +81,7 @@ static err_code op_rmsnorm(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
     int32_t n = width(s, op->in[0]);
-    krn_rmsnorm_ref(in(s, op, 0), n, weight(s, op, 0)->data, out(s, op, 0), n, rows(s), n, (float)config(s)->norm_eps,
-                    s->acc);
+    krn_rmsnorm_ref(in(s, op, 0), n, weight(s, op, 0)->data, out(s, op, 0), n, rows(s), n, (float)config(s)->norm_eps);
     return ERR_OK;
 }
 
@@ -263,6 +250,11 @@ static err_code op_combine_fused(eng_step *s, const eng_op *op, err *e)
     return ERR_OK;
 }
 
+static const bf16 *embedding(const krn_weight *w, int32_t id)
+{
+    return (const bf16 *)((const uint8_t *)w->data + id * w->row_bytes);
+}
+
 /* The token before position i of batch entry b. */
 static int32_t token_before(const eng_step *s, const int32_t *anchor, const int32_t *drafts, int32_t b, int32_t i)
 {
@@ -276,25 +268,15 @@ static err_code op_markov(eng_step *s, const eng_op *op, err *e)
     const eng_config *c = config(s);
     const krn_weight *embed = weight(s, op, 0), *head = weight(s, op, 1);
     const int32_t *anchor = in(s, op, 1), first = eng_cut_range(c, ENG_W_HEAD, s->rank, s->n_ranks).first;
-    int64_t n = head->n, batch = s->x.n[ENG_DIM_B], n_out = s->x.n[ENG_DIM_N_OUT];
-    const float *logits = in(s, op, 0);
-    float *biased = out(s, op, 0);
+    int32_t batch = (int32_t)s->x.n[ENG_DIM_B], n_out = (int32_t)s->x.n[ENG_DIM_N_OUT];
     int32_t *drafts = out(s, op, 1);
+    const int32_t *before = s->forced_drafts ? s->forced_drafts : drafts;
     for (int32_t i = 0; i < n_out; i++) {
-        for (int32_t b = 0; b < batch; b++)
-            memcpy(s->markov_rows + (int64_t)b * c->markov_rank,
-                   embedding(embed, token_before(s, anchor, s->forced_drafts ? s->forced_drafts : drafts, b, i)),
-                   sizeof(bf16) * (size_t)c->markov_rank);
-        krn_linear_ref(s->markov_rows, c->markov_rank, (int32_t)batch, head, s->acc, KRN_OUT_F32, biased + i * n,
-                       n_out * n);
         krn_best best[ENG_BATCH_MAX];
-        for (int32_t b = 0; b < batch; b++) {
-            float *row = biased + (b * n_out + i) * n;
-            krn_add_f32_ref(logits + ((int64_t)b * c->block + i) * n, row, row, n);
-            best[b] = krn_argmax_ref(row, n, first);
-        }
-        if (s->comm) TRY(eng_comm_best(s->comm, s->rank, best, (int32_t)batch, op->name, e));
-        for (int32_t b = 0; b < batch; b++) drafts[b * n_out + i] = best[b].id;
+        krn_markov_step_ref(in(s, op, 0), embed->data, head->data, embed->n, c->markov_rank, head->n, first, batch, c->block,
+                            n_out, i, anchor, before, s->acc, out(s, op, 0), best);
+        if (s->comm) TRY(eng_comm_best(s->comm, s->rank, best, batch, op->name, e));
+        krn_markov_pick_ref(best, 1, batch, n_out, i, drafts);
     }
     return ERR_OK;
 }

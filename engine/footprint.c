@@ -92,7 +92,7 @@ err_code eng_footprint_of(const eng_config *c, const eng_arm *arm, const eng_foo
 
     uint64_t vocab_rows = (uint64_t)eng_cut_range(c, ENG_W_MARKOV_HEAD, rank, f->n_ranks).count;
     uint64_t index_bytes = (uint64_t)c->vocab * sizeof(int32_t);
-    if (strstr(arm->markov, "cache"))
+    if (f->markov_cache || strstr(arm->markov, "cache"))
         out->bytes[ENG_FOOT_MARKOV_CACHE] = bf16_bytes(CACHE_ROWS, vocab_rows) + index_bytes;
     else if (strstr(arm->markov, "hot"))
         out->bytes[ENG_FOOT_MARKOV_CACHE] = HOT_ROWS * vocab_rows * sizeof(float) + index_bytes;

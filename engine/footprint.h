@@ -14,7 +14,7 @@
     X(MARKOV_HEAD, "markov_head", "BF16, the rank's rows")                                                   \
     X(MARKOV_CACHE, "markov_cache", "rows of the Markov term made ahead, and their index")                   \
     X(ROPE, "rope", "fp32 sine and cosine per position")                                                     \
-    X(SMALL, "norms_mhc_router", "BF16 norms, fp32 mHC, gate as fp32")                                     \
+    X(SMALL, "norms_mhc_router", "BF16 norms, fp32 mHC, gate as fp32")                                       \
     X(CONFIDENCE, "confidence", "BF16 projection, replicated")                                               \
     X(WINDOWS, "windows", "BF16 rings of every slot and one spare")
 #define X(id, name, what) ENG_FOOT_##id,
@@ -30,6 +30,7 @@ typedef struct eng_footprint_for {
     int64_t positions; /* longest request; the RoPE table has 2,048 more */
     int32_t slots;
     bool head_exl3;    /* --head k6 whatever the arm says */
+    bool markov_cache; /* the control's bias cache whatever the arm says: published totals of every arm hold it */
 } eng_footprint_for;
 
 typedef struct eng_footprint {

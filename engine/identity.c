@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "engine/device.h"
 
 #ifndef SPARKTAPE_REVISION
 #define SPARKTAPE_REVISION "unknown"
@@ -21,7 +22,7 @@ json_t *eng_identity(const eng_weights *w, const eng_options *o)
     char checkpoint[FMT_SHA256_HEX];
     const eng_arm *a = o->arm;
     eng_weights_identity(w, checkpoint);
-    return json_pack("{s:s, s:{s:s, s:s, s:s, s:s, s:s, s:s}, s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:{s:s, s:s, s:s},"
+    json_t *identity = json_pack("{s:s, s:{s:s, s:s, s:s, s:s, s:s, s:s}, s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:{s:s, s:s, s:s},"
                      " s:{s:s, s:s, s:s, s:s}}",
                      "checkpoint", checkpoint,
                      "arm", "name", a->name, "experts", eng_rep_name(a->experts), "dense", eng_rep_name(a->dense),
@@ -32,6 +33,12 @@ json_t *eng_identity(const eng_weights *w, const eng_options *o)
                      "build", "version", SPARKTAPE_VERSION, "source", SPARKTAPE_REVISION, "compiler", COMPILER,
                      "libraries", "lz4", LZ4_versionString(), "msgpack", msgpack_version(),
                      "jansson", jansson_version_str(), "openssl", OpenSSL_version(OPENSSL_VERSION));
+    if (!identity || o->backend != ENG_BACKEND_CUDA) return identity;
+    if (json_object_set_new(identity, "device", json_string(eng_device_name())) == 0 &&
+        json_object_set_new(identity, "comm", json_string(eng_comm_name(o->comm))) == 0)
+        return identity;
+    json_decref(identity);
+    return NULL;
 }
 
 err_code eng_identity_check(const json_t *recorded, const eng_weights *w, err *e)

@@ -46,10 +46,9 @@ static inline double krn_lanes_dot_f64(const bf16 *x, const bf16 *w, int64_t n)
 }
 
 /* 1 / sqrt(mean(x*x) + eps) of n elements, rounding points R1..R4 of kernels/rmsnorm.h. */
-static inline float krn_lanes_inv_rms(const bf16 *x, int64_t n, float eps, krn_acc acc)
+static inline float krn_lanes_inv_rms(const bf16 *x, int64_t n, float eps)
 {
-    float mean = acc == KRN_ACC_F64 ? (float)(krn_lanes_dot_f64(x, x, n) / (double)n)
-                                    : krn_lanes_dot_f32(x, x, n) / (float)n;
+    float mean = (float)(krn_lanes_dot_f64(x, x, n) / (double)n);
     return krn_f32_rsqrt(mean + eps);
 }
 

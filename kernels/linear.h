@@ -9,20 +9,59 @@
  *           bf16. wo_a feeds plain bf16 rows to an FP8 weight: also valid, the weight is decoded exactly
  * Order     FP8, FP4, blocked: per 32-wide K block b, ascending: 16 lanes, lane i = f32(x[i]*w[i]) + f32(x[i+16]*w[i+16])
  *           with w the code value; halving tree (+8, +4, +2, +1) gives P; acc = acc + P * scale
- *           BF16, F32, blocked: lanes16 over the whole of K (kernels.h)
- *           f64, every format: lanes16 over the whole of K with exact products in double and w = code * scale
- * Rounding  R1 blocked: each f32 product, add as written (products of bf16 codes are exact); f64: one rounding of the sum
- *           to f32
+ *           BF16, blocked: lanes16 over the whole of K (kernels.h)
+ *           f64, every format, and F32 in both modes: lanes16 over the whole of K with exact products in double and
+ *           w = code * scale. (The mHC projections scale the whole stream, and no order of their sums is official)
+ * Rounding  R1 blocked: each f32 product, add as written (products of bf16 codes are exact); f64 and F32: one rounding of
+ *           the sum to f32
  *           R2 KRN_OUT_BF16 only: f32 to bf16, nearest even. KRN_OUT_F32 stops after R1 (rank partials, logits)
  *           A NaN result is the quiet NaN 0x7fc00000 (bf16 0x7fc0), whatever its operands were
  * Aliasing  y overlaps no input; data may have any alignment, x and y have their type's
  * Rows      each y[t][n] depends on x[t] and W[n] alone
  * Threads   OpenMP over tiles of N (and over row groups in krn_linear_grouped_ref); bits do not depend on the count
- * Match     all instruction sets: bit-equal. CUDA: inside the bound of parity (order of sums), same R2 */
+ * Match     all instruction sets: bit-equal. CUDA: inside Bound, same R2; F32: bit-equal, unless the two double sums lie on
+ *           both sides of an f32 edge: then neighbours, far fewer than one element in 100,000
+ * Bound     6 * 2^-24 * sqrt(K) * sum |x * w|; F32 and f64: half an ulp of the sum, and 2^-50 * sum |x * w|
+ *
+ * krn_linear, krn_linear_groups - the same on CUDA. x, y and what w points at are device memory; w itself is the host's.
+ *
+ * Values    every FP8 and FP4 weight, code * scale, is a bf16 number: no NaN codes, no scale 255, no product that bf16
+ *           would round. The loader refuses the others (krn_weight_decode_bf16 counts them)
+ * Order     The way is chosen by the format, K and the alignment of the operands, never by T or N:
+ *           tensor cores, FP8, FP4 and BF16 where w->data, x and their row strides are multiples of 16 bytes and K of 8:
+ *             step s is columns [128 s, 128 s + 128) for FP4, 64 for FP8, 32 for BF16, cut into four quarters. An mma
+ *             m16n8k16 (f32 accumulation in the order of the hardware) adds 4 columns of every quarter; it takes them in
+ *             ascending order, but that of each 8 columns FP4 takes 0 4 1 5, 2 6 3 7 and FP8 0 2 1 3, 4 6 5 7.
+ *             S slices: slice j adds steps j, j + S, j + 2S, ... ascending, from 0; then the slices are added, ascending,
+ *             in f32. S is the most of 8, 4, 2, 1 with ceil(steps / S) * S <= steps * 9/8
+ *           F32 with the same alignment and one group: lane i of 512 takes columns 8i .. 8i + 7, then 4096 on, ascending,
+ *             in double; lanes 16 apart are added, then 8, 4, 2, 1 apart; then the 16 warps ascending
+ *           the rest, which is slow: lane i of 32 takes columns i, i + 32, ... in double; then the same tree
+ * Groups    krn_linear_groups: w's rows are `groups` equal parts; part g multiplies columns [g * w->k, (g + 1) * w->k) of x
+ *           into its own columns of y
+ * Graph     one launch on stream, no sync, no allocation, no host read; dimensions depend on shapes alone. T 0 launches
+ *           nothing. ERR_ARG for shapes outside the contract, ERR_DEVICE for a refused launch
+ * Cost      the weight is read once for up to 32 rows of x; once more, mostly from L2, for every 32 after them
+ *
+ * krn_linear_f64 - krn_linear_ref in F64 on CUDA: exact products, a double sum, one rounding to f32. For main_proj: its
+ * inputs have columns thousands of times larger than the rest (engine/exec.h).
+ *
+ * Shapes    FP8 and BF16 weights, K % 32 == 0; x, w->data and their row strides are multiples of 16 bytes, else ERR_ARG
+ * Order     warp j of 16 adds the 32-column blocks j, j + 16, ... ascending, from 0: columns i, 8 + i, 16 + i, 24 + i in an
+ *           mma m8n8k4 in double, i ascending; then the warps ascending. T and N change nothing
+ * Match     bit-equal to krn_linear_ref in F64, with the exceptions that Match allows F32 above, before R2
+ * Graph     as krn_linear
+ * Cost      as much double arithmetic as the card has; on cards with little of it, slow. The weight is read once for every
+ *           16 rows of x */
 #ifndef KERNELS_LINEAR_H
 #define KERNELS_LINEAR_H
 
+#include "kernels/device.h"
 #include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef enum krn_wformat { KRN_W_FP8 = 0, KRN_W_FP4 = 1, KRN_W_BF16 = 2, KRN_W_F32 = 3 } krn_wformat;
 typedef enum krn_out { KRN_OUT_BF16 = 0, KRN_OUT_F32 = 1 } krn_out;
@@ -45,6 +84,12 @@ krn_weight krn_weight_slice(const krn_weight *w, int32_t n0, int32_t n, int32_t 
 
 void krn_linear_ref(const bf16 *x, int64_t ldx, int32_t T, const krn_weight *w, krn_acc acc, krn_out out, void *y,
                     int64_t ldy);
+MUST_USE err_code krn_linear(const bf16 *x, int64_t ldx, int32_t T, const krn_weight *w, krn_out out, void *y, int64_t ldy,
+                             krn_stream stream, err *e);
+MUST_USE err_code krn_linear_groups(const bf16 *x, int64_t ldx, int32_t T, const krn_weight *w, int32_t groups, krn_out out,
+                                    void *y, int64_t ldy, krn_stream stream, err *e);
+MUST_USE err_code krn_linear_f64(const bf16 *x, int64_t ldx, int32_t T, const krn_weight *w, krn_out out, void *y,
+                                 int64_t ldy, krn_stream stream, err *e);
 
 /* Many products at once, for routed experts: job j multiplies row x + j's offset by its weight. Jobs that share a weight
  * should be adjacent: the weight is then decoded once for all of them. */
@@ -60,5 +105,9 @@ void krn_linear_grouped_ref(const krn_linear_job *jobs, int32_t n_jobs, krn_acc 
 void krn_weight_decode_f32(const krn_weight *w, int32_t n0, int32_t n, float *out);
 /* The same to bf16; returns the number of elements that bf16 cannot hold exactly (0 for every official weight). */
 int64_t krn_weight_decode_bf16(const krn_weight *w, int32_t n0, int32_t n, bf16 *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

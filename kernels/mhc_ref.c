@@ -54,7 +54,7 @@ void krn_mhc_mixes_ref(const bf16 *x, const float *dots, const float *base, cons
         const float *dot = dots + (int64_t)row * (2 + hc) * hc; /* [(2 + hc) * hc] */
         float *pre_r = pre + (int64_t)row * hc, *post_r = post + (int64_t)row * hc; /* [hc] */
         float *c = comb + (int64_t)row * hc * hc;                                   /* [hc, hc] */
-        float r = krn_lanes_inv_rms(x + row * row_elements, row_elements, norm_eps, acc);            /* R1 */
+        float r = krn_lanes_inv_rms(x + row * row_elements, row_elements, norm_eps);                 /* R1 */
         for (int32_t j = 0; j < hc; j++) {
             float z_pre = dot[j] * r * scale[0] + base[j];                                           /* R2 */
             float z_post = dot[hc + j] * r * scale[1] + base[hc + j];

@@ -290,7 +290,7 @@ static void tile_blocked(const krn_weight *w, int32_t n0, int32_t n, const krn_l
     case KRN_W_FP8: tile_blocks(KRN_W_FP8, w, n0, n, rows, n_rows, out); break;
     case KRN_W_FP4: tile_blocks(KRN_W_FP4, w, n0, n, rows, n_rows, out); break;
     case KRN_W_BF16: tile_lanes(KRN_W_BF16, KRN_ACC_BLOCKED, w, n0, n, rows, n_rows, out); break;
-    case KRN_W_F32: tile_lanes(KRN_W_F32, KRN_ACC_BLOCKED, w, n0, n, rows, n_rows, out); break;
+    case KRN_W_F32: tile_lanes(KRN_W_F32, KRN_ACC_F64, w, n0, n, rows, n_rows, out); break;
     }
 }
 static void tile_f64(const krn_weight *w, int32_t n0, int32_t n, const krn_linear_job *rows, int32_t n_rows,

@@ -17,6 +17,8 @@ static const cli_option OPTIONS[] = {
     { "-o", "OUT.tape", "the tape to write", CLI_OUT, offsetof(words, out) },
     { "--arm", "ARM", "see sparktape arms (default: the recorded one)", CLI_STR, offsetof(words, run.arm) },
     { "--backend", "NAME", "cpu or cuda (default: as recorded)", CLI_STR, offsetof(words, run.backend) },
+    { "--comm", "KIND", "cuda: nccl (a card a rank, default) or emulated (all on one)", CLI_STR,
+      offsetof(words, run.comm) },
     { "--tp", "N", "ranks (default: as recorded)", CLI_COUNT, offsetof(words, run.tp) },
     { "--mode", "MODE", "eager or graph (default: as recorded)", CLI_STR, offsetof(words, run.mode) },
     { "--acc", "ACC", "blocked or f64 (default: as recorded)", CLI_STR, offsetof(words, run.acc) },

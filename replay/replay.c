@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/device.h"
 #include "replay/value.h"
 
 /* A string of the head's identity; NULL when absent or "unknown" (an import). */
@@ -17,11 +18,16 @@ void rpl_replay_words(const fmt_tape *t, eng_option_words *words)
     const char *arm_name = identity_word(json_object_get(identity, "arm"), "name");
     bool same_arm = !words->arm || (arm_name && strcmp(words->arm, arm_name) == 0);
     if (!words->arm) words->arm = arm_name;
-    if (!words->backend) words->backend = identity_word(identity, "backend");
     if (!words->mode) words->mode = identity_word(identity, "mode");
     if (!words->combine) words->combine = identity_word(identity, "combine");
     if (!words->acc && same_arm) words->acc = identity_word(identity, "acc");
     const eng_arm *arm = words->arm ? eng_arm_find(words->arm) : NULL;
+    if (!words->backend) { /* a tape of a card that is not here, or an arm that no card runs, is replayed by the CPU */
+        words->backend = identity_word(identity, "backend");
+        bool cuda = words->backend && strcmp(words->backend, eng_backend_name(ENG_BACKEND_CUDA)) == 0;
+        if (cuda && (!eng_device_present() || (arm && arm->unsharded))) words->backend = eng_backend_name(ENG_BACKEND_CPU);
+        else if (cuda && !words->comm) words->comm = identity_word(identity, "comm");
+    }
     if (!words->tp && !(arm && arm->unsharded)) words->tp = json_integer_value(json_object_get(identity, "tp"));
 }
 

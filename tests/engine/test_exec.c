@@ -148,6 +148,15 @@ static void fewer_outputs_are_a_prefix(void **state)
     eng_close(g);
 }
 
+/* A stage's window; on the CPU it stays valid while others are asked for. */
+static fmt_tensor window_of(eng_engine *g, int32_t slot, int32_t stage)
+{
+    fmt_tensor t;
+    err e;
+    if (eng_window(g, slot, stage, &t, &e) != ERR_OK) fail_msg("%s", e.msg);
+    return t;
+}
+
 static void windows_do_not_depend_on_how_rows_were_inserted(void **state)
 {
     (void)state;
@@ -155,7 +164,7 @@ static void windows_do_not_depend_on_how_rows_were_inserted(void **state)
     insert(g, 0, 0, 300);
     for (int32_t at = 0, n = 1; at < 300; at += n, n = n % 7 + 1) insert(g, 1, at, at + n <= 300 ? n : 300 - at);
     for (int32_t s = 0; s < config.n_stages; s++) {
-        fmt_tensor a = eng_window(g, 0, s), b = eng_window(g, 1, s);
+        fmt_tensor a = window_of(g, 0, s), b = window_of(g, 1, s);
         assert_int_equal(a.shape[0], config.window);
         assert_memory_equal(a.data, b.data, fmt_tensor_bytes(&a));
     }
@@ -308,15 +317,57 @@ static void main_x_given_equals_main_x_made(void **state)
     insert(g, 0, 0, 20);
     assert_int_equal(eng_insert_main_x(g, 1, eng_bench_value(b, v), positions, 20, NULL, &e), ERR_OK);
     for (int32_t s = 0; s < config.n_stages; s++) {
-        fmt_tensor x = eng_window(g, 0, s), y = eng_window(g, 1, s);
+        fmt_tensor x = window_of(g, 0, s), y = window_of(g, 1, s);
         assert_memory_equal(x.data, y.data, fmt_tensor_bytes(&x));
     }
     insert(g, 1, 20, 3); /* from taps again */
     insert(g, 0, 20, 3);
-    fmt_tensor x = eng_window(g, 0, 0), y = eng_window(g, 1, 0);
+    fmt_tensor x = window_of(g, 0, 0), y = window_of(g, 1, 0);
     assert_memory_equal(x.data, y.data, fmt_tensor_bytes(&x));
     eng_close(g);
     eng_bench_close(b);
+}
+
+enum { TAP_ROWS = 128 };
+
+/* main_proj and main_norm of the first rows, [TAP_ROWS, dim]. */
+static bf16 *main_x_of(const char *arm, const char *acc)
+{
+    err e = { 0 };
+    eng_bench *b;
+    eng_option_words words = { .arm = arm, .acc = acc };
+    eng_options o;
+    size_t n = TAP_ROWS * (size_t)config.dim;
+    assert_int_equal(eng_options_parse(&words, 0, &o, &e), ERR_OK);
+    assert_int_equal(eng_bench_open(weights, &o, ENG_STEP_INSERT, TAP_ROWS, 1, 1, &b, &e), ERR_OK);
+    const eng_program *p = eng_bench_program(b);
+    int32_t v = eng_program_find_value(p, "main_x");
+    size_t n_taps = TAP_ROWS * (size_t)config.n_taps * (size_t)config.dim;
+    memcpy(eng_bench_value(b, eng_program_find_value(p, "taps")), taps, n_taps * sizeof *taps);
+    assert_int_equal(eng_bench_run(b, 0, p->value[v].producer, &e), ERR_OK);
+    bf16 *main_x = mem_alloc(n, sizeof *main_x);
+    assert_non_null(main_x);
+    memcpy(main_x, eng_bench_value(b, v), n * sizeof *main_x);
+    eng_bench_close(b);
+    return main_x;
+}
+
+/* Large tap columns: the order of an f32 sum shows, and only mirror has one. */
+static void native_arms_sum_the_taps_in_double_and_mirror_does_not(void **state)
+{
+    (void)state;
+    static const char *const NATIVE[][2] = { { "native-packed", NULL }, { "native-packed", "f64" },
+                                             { "native-expanded", NULL }, { "native-hybrid", NULL } };
+    size_t bytes = TAP_ROWS * (size_t)config.dim * sizeof(bf16);
+    bf16 *exact = main_x_of("mirror64", NULL), *blocked = main_x_of("mirror", NULL);
+    assert_memory_not_equal(exact, blocked, bytes);
+    for (size_t i = 0; i < COUNT_OF(NATIVE); i++) {
+        bf16 *native = main_x_of(NATIVE[i][0], NATIVE[i][1]);
+        assert_memory_equal(exact, native, bytes);
+        free(native);
+    }
+    free(exact);
+    free(blocked);
 }
 
 int main(void)
@@ -333,6 +384,7 @@ int main(void)
         cmocka_unit_test(wrong_requests_are_refused_and_change_nothing),
         cmocka_unit_test(a_prompt_may_begin_at_its_last_window),
         cmocka_unit_test(main_x_given_equals_main_x_made),
+        cmocka_unit_test(native_arms_sum_the_taps_in_double_and_mirror_does_not),
     };
     return cmocka_run_group_tests(tests, make_model, drop_model);
 }

@@ -1,6 +1,7 @@
 /* The memory plan reproduces the figures of the deployed pair (MiB of rank 0 of 2, as printed to one decimal). */
 #include "engine/footprint.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -68,6 +69,34 @@ static void the_control_has_the_published_sizes(void **state)
     assert_int_equal(p.total_bytes >> 20, 4562);
 }
 
+/* Totals were published with the K6 head and the control's bias cache in every arm. */
+static void every_arm_has_the_published_total(void **state)
+{
+    (void)state;
+    static const struct { const char *arm; double mib; } TOTALS[] = {
+        { "k2-tp2", 4562 }, { "native-experts-packed", 6371 }, { "native-packed", 6473 }, { "native-hybrid", 6792 },
+        { "native-expanded", 16310 },
+    };
+    eng_footprint_for deployed = DEPLOYED;
+    deployed.head_exl3 = deployed.markov_cache = true;
+    for (size_t i = 0; i < sizeof TOTALS / sizeof *TOTALS; i++) {
+        eng_footprint p = plan(TOTALS[i].arm, &deployed, 0);
+        uint64_t shared = p.total_bytes - p.bytes[ENG_FOOT_EXPERTS] - p.bytes[ENG_FOOT_DENSE] - p.bytes[ENG_FOOT_HEAD];
+        if (!(fabs((double)p.total_bytes / 0x1p20 - TOTALS[i].mib) <= 0.5))
+            fail_msg("%s: %.1f MiB, wanted %.0f", TOTALS[i].arm, (double)p.total_bytes / 0x1p20, TOTALS[i].mib);
+        assert_true(fabs((double)shared / 0x1p20 - 2472.4) <= 0.1); /* published as a sum of rounded parts */
+    }
+}
+
+static void the_second_rank_holds_less_of_the_head(void **state)
+{
+    (void)state;
+    eng_footprint_for k6 = DEPLOYED;
+    k6.head_exl3 = true;
+    eng_footprint a = plan("native-packed", &k6, 0), b = plan("native-packed", &k6, 1);
+    assert_true(fabs((double)(a.bytes[ENG_FOOT_HEAD] - b.bytes[ENG_FOOT_HEAD]) / 0x1p20 - 0.9) <= 0.05);
+}
+
 static void k6_replaces_the_official_head(void **state)
 {
     (void)state;
@@ -107,6 +136,8 @@ int main(void)
         cmocka_unit_test(packed_and_expanded_arms_have_the_published_sizes),
         cmocka_unit_test(parts_that_every_arm_shares_have_the_published_sizes),
         cmocka_unit_test(the_control_has_the_published_sizes),
+        cmocka_unit_test(every_arm_has_the_published_total),
+        cmocka_unit_test(the_second_rank_holds_less_of_the_head),
         cmocka_unit_test(k6_replaces_the_official_head),
         cmocka_unit_test(ranks_together_hold_what_one_rank_holds_of_the_cut_parts),
         cmocka_unit_test(a_rank_count_that_does_not_cut_is_refused),

@@ -1,2 +1,3 @@
 sparktape_test(test_isa LINKS kernels)
 sparktape_test(test_linear LINKS kernels TIMEOUT 120)
+sparktape_test(test_experts LINKS kernels)

@@ -1,4 +1,4 @@
 # The twins of every op but linear.
-foreach(test check act_qdq rmsnorm rope mhc attention gate swiglu combine argmax confidence ring reduce)
+foreach(test check act_qdq rmsnorm rope mhc attention gate swiglu combine argmax confidence markov ring reduce embed)
   sparktape_test(test_${test} LINKS kernels)
 endforeach()

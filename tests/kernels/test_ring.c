@@ -52,6 +52,16 @@ static void positions_need_not_be_consecutive(void **state)
     for (int at = 0; at < WINDOW; at++) assert_int_equal(ring[at * HD], at == 3 ? 4 : at == 6 ? 3 : 0); /* the last stays */
 }
 
+static void rows_of_negative_position_are_dropped(void **state)
+{
+    (void)state;
+    const int32_t pos[4] = { -1, 3, -WINDOW + 3, INT32_MIN };
+    bf16 kv[4 * HD], ring[WINDOW * HD] = { 0 };
+    for (int i = 0; i < 4 * HD; i++) kv[i] = (bf16)(i / HD + 1);
+    krn_ring_write_ref(kv, pos, 4, ring, WINDOW, HD);
+    for (int at = 0; at < WINDOW; at++) assert_int_equal(ring[at * HD], at == 3 ? 2 : 0);
+}
+
 static void one_insert_or_many_give_the_same_ring(void **state)
 {
     (void)state;
@@ -70,6 +80,7 @@ int main(void)
         cmocka_unit_test(row_p_lies_at_p_mod_window),
         cmocka_unit_test(a_long_insert_leaves_its_last_window),
         cmocka_unit_test(positions_need_not_be_consecutive),
+        cmocka_unit_test(rows_of_negative_position_are_dropped),
         cmocka_unit_test(one_insert_or_many_give_the_same_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

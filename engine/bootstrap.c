@@ -1,0 +1,169 @@
+#include "engine/bootstrap.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/config.h"
+
+/* A peer's greeting: magic, its rank, its number of ranks. The answer: one byte, 1 for welcome, then the blob. */
+enum { HELLO_BYTES = 12, HOST_BYTES = 256, PORT_BYTES = 8, RETRY_NS = 50000000 };
+#define HELLO_MAGIC 0x42545053u /* "SPTB" */
+
+static err_code split(const char *text, char host[HOST_BYTES], char port[PORT_BYTES], err *e)
+{
+    const char *colon = strrchr(text, ':');
+    size_t n = colon ? (size_t)(colon - text) : 0, first = 0;
+    if (n > 1 && text[0] == '[' && text[n - 1] == ']') first = 1, n -= 2;
+    else if (colon && memchr(text, ':', (size_t)(colon - text))) n = 0; /* an IPv6 address needs its brackets */
+    if (n == 0 || n >= HOST_BYTES || strlen(colon + 1) >= PORT_BYTES)
+        return err_set(e, ERR_ARG, "--bootstrap: found '%.64s', wanted HOST:PORT", text);
+    memcpy(host, text + first, n);
+    host[n] = 0;
+    memcpy(port, colon + 1, strlen(colon + 1) + 1);
+    char *end;
+    long number = strtol(port, &end, 10);
+    if (*end || number < 1 || number > 65535)
+        return err_set(e, ERR_ARG, "--bootstrap: found port '%s', wanted 1 to 65535", port);
+    return ERR_OK;
+}
+
+err_code eng_bootstrap_check(const char *text, err *e)
+{
+    char host[HOST_BYTES], port[PORT_BYTES];
+    return split(text, host, port, e);
+}
+
+/* Milliseconds left, at least 0. */
+static int left_ms(uint64_t until)
+{
+    uint64_t now = clock_ns();
+    return now >= until ? 0 : (int)((until - now) / 1000000u) + 1;
+}
+
+/* Moves all of n bytes; false on an error, a closed peer, or when time is up. */
+static bool transfer(int fd, void *data, size_t n, bool out, uint64_t until)
+{
+    for (size_t at = 0; at < n;) {
+        struct pollfd p = { fd, out ? POLLOUT : POLLIN, 0 };
+        if (poll(&p, 1, left_ms(until)) <= 0) return false;
+        ssize_t got = out ? send(fd, (uint8_t *)data + at, n - at, MSG_NOSIGNAL) : recv(fd, (uint8_t *)data + at, n - at, 0);
+        if (got <= 0) return false;
+        at += (size_t)got;
+    }
+    return true;
+}
+
+static err_code resolve(const char *address, bool listening, struct addrinfo **out, err *e)
+{
+    char host[HOST_BYTES], port[PORT_BYTES];
+    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
+                              .ai_flags = AI_NUMERICSERV | (listening ? AI_PASSIVE : 0) };
+    TRY(split(address, host, port, e));
+    int rc = getaddrinfo(host, port, &hints, out);
+    if (rc != 0) return err_set(e, ERR_SYSTEM, "--bootstrap %s: %s", address, gai_strerror(rc));
+    return ERR_OK;
+}
+
+static err_code open_listener(const char *address, int *out, err *e)
+{
+    struct addrinfo *a = NULL;
+    int one = 1;
+    *out = -1;
+    TRY(resolve(address, true, &a, e));
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+    bool fine = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
+                bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, ENG_RANKS_MAX) == 0;
+    int why = errno;
+    freeaddrinfo(a);
+    if (fine) {
+        *out = fd;
+        return ERR_OK;
+    }
+    if (fd >= 0) close(fd);
+    return err_set(e, ERR_SYSTEM, "--bootstrap %s: cannot listen: %s", address, strerror(why));
+}
+
+/* Answers one peer. Whatever it is, the others are waited for all the same. */
+static bool welcome(int fd, int32_t n_ranks, bool *came, void *blob, size_t bytes, uint64_t until)
+{
+    uint8_t hello[HELLO_BYTES], answer = 0;
+    uint64_t soon = clock_ns() + 2000000000u; /* a stranger that says nothing must not hold up the ranks */
+    if (soon > until) soon = until;
+    if (!transfer(fd, hello, sizeof hello, false, soon)) return false;
+    uint32_t rank = get_u32(hello + 4);
+    answer = get_u32(hello) == HELLO_MAGIC && get_u32(hello + 8) == (uint32_t)n_ranks && rank > 0 && rank < (uint32_t)n_ranks &&
+             !came[rank];
+    if (!transfer(fd, &answer, 1, true, soon) || !answer) return false;
+    if (!transfer(fd, blob, bytes, true, soon)) return false;
+    came[rank] = true;
+    return true;
+}
+
+static err_code serve(const char *address, int32_t n_ranks, void *blob, size_t bytes, uint64_t until, err *e)
+{
+    bool came[ENG_RANKS_MAX] = { true };
+    int32_t n = 1;
+    int fd;
+    TRY(open_listener(address, &fd, e));
+    while (n < n_ranks) {
+        struct pollfd p = { fd, POLLIN, 0 };
+        if (poll(&p, 1, left_ms(until)) <= 0) break;
+        int peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+        if (peer < 0) continue;
+        n += welcome(peer, n_ranks, came, blob, bytes, until);
+        close(peer);
+    }
+    close(fd);
+    if (n == n_ranks) return ERR_OK;
+    return err_set(e, ERR_COMM, "--bootstrap %s: rank 0: %d of %d ranks came in time", address, n, n_ranks);
+}
+
+/* *refused: rank 0 is there and does not want this rank. */
+static bool ask(const char *address, int32_t rank, int32_t n_ranks, void *blob, size_t bytes, uint64_t until, bool *refused,
+                err *e)
+{
+    struct addrinfo *list = NULL;
+    uint8_t hello[HELLO_BYTES], answer = 0;
+    bool done = false;
+    if (resolve(address, false, &list, e) != ERR_OK) return false;
+    put_u32(hello, HELLO_MAGIC);
+    put_u32(hello + 4, (uint32_t)rank);
+    put_u32(hello + 8, (uint32_t)n_ranks);
+    for (const struct addrinfo *a = list; a && !done && !*refused; a = a->ai_next) {
+        int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 && transfer(fd, hello, sizeof hello, true, until) &&
+            transfer(fd, &answer, 1, false, until)) {
+            *refused = answer != 1;
+            done = !*refused && transfer(fd, blob, bytes, false, until);
+        }
+        if (fd >= 0) close(fd);
+    }
+    freeaddrinfo(list);
+    return done;
+}
+
+err_code eng_bootstrap(const char *address, int32_t rank, int32_t n_ranks, void *blob, size_t bytes, uint64_t deadline_ns,
+                       err *e)
+{
+    uint64_t until = clock_ns() + deadline_ns;
+    if (rank == 0) return serve(address, n_ranks, blob, bytes, until, e);
+    TRY(eng_bootstrap_check(address, e));
+    while (clock_ns() < until) {
+        bool refused = false;
+        if (ask(address, rank, n_ranks, blob, bytes, until, &refused, e)) return ERR_OK;
+        if (refused)
+            return err_set(e, ERR_COMM, "--bootstrap %s: rank %d of %d is not wanted there: another rank count, or this rank "
+                           "came before", address, rank, n_ranks);
+        struct timespec pause = { 0, RETRY_NS };
+        nanosleep(&pause, NULL);
+    }
+    return err_set(e, ERR_COMM, "--bootstrap %s: rank %d: rank 0 did not answer within %.0f s", address, rank,
+                   (double)deadline_ns * 1e-9);
+}

@@ -1,0 +1,99 @@
+#include "engine/device_bench.h"
+
+#include "base/mem.h"
+#include "engine/device_exec.h"
+
+static uint64_t weight_bytes(const krn_weight *w)
+{
+    uint64_t n = (uint64_t)w->n, k = (uint64_t)w->k;
+    switch (w->format) {
+    case KRN_W_FP8: return n * k + (n + 31) / 32 * ((k + 31) / 32);
+    case KRN_W_FP4: return n * (k / 2) + n * (k / 32);
+    case KRN_W_BF16: return n * k * sizeof(bf16);
+    case KRN_W_F32: return n * k * sizeof(float);
+    }
+    return 0;
+}
+
+static uint64_t expert_bytes(const krn_expert_bank *b)
+{
+    uint64_t elems = (uint64_t)b->n * (uint64_t)b->k;
+    return b->format == KRN_W_FP4 ? elems / 2 + elems / 32 : elems * sizeof(bf16);
+}
+
+uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_t *experts_used)
+{
+    const eng_program *p = d->program[ENG_STEP_DRAFT];
+    const eng_device_rank *k = &d->rank[0];
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < p->n_ops; i++) {
+        const eng_op *op = &p->op[i];
+        if (op->kind == ENG_OP_EXPERTS_UP || op->kind == ENG_OP_EXPERTS_DOWN)
+            bytes += expert_bytes(eng_device_experts(k->weights, op->stage, op->kind == ENG_OP_EXPERTS_DOWN)) *
+                     (uint64_t)experts_used[op->stage];
+        else if (op->kind == ENG_OP_LINEAR || op->kind == ENG_OP_WO_A)
+            bytes += weight_bytes(eng_device_weight(k->weights, op->weight[0], op->stage));
+        else if (op->kind == ENG_OP_MARKOV)
+            bytes += (uint64_t)n_out * weight_bytes(eng_device_weight(k->weights, op->weight[1], op->stage));
+    }
+    return bytes;
+}
+
+uint64_t eng_device_part_bytes(const eng_device *d, eng_part part)
+{
+    return eng_device_weights_bytes(d->rank[0].weights, part);
+}
+
+err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err *e)
+{
+    enum { TRIES = 10 };
+    const uint64_t bytes = 1ull << 30;
+    void *from = NULL, *to = NULL;
+    bool done;
+    err_code rc = krn_device_alloc(bytes, &from, e);
+    if (rc == ERR_OK) rc = krn_device_alloc(bytes, &to, e);
+    *bytes_per_s = 0;
+    for (int i = 0; i < TRIES && rc == ERR_OK; i++) {
+        double us = 0;
+        rc = krn_event_record(d->started, d->lane[0], e);
+        if (rc == ERR_OK) rc = krn_copy(to, from, bytes, d->lane[0], e);
+        if (rc == ERR_OK) rc = krn_event_record(d->ended, d->lane[0], e);
+        if (rc == ERR_OK) rc = krn_stream_wait(d->lane[0], 0, &done, e);
+        if (rc == ERR_OK) rc = krn_event_elapsed_us(d->started, d->ended, &us, e);
+        if (us > 0 && 2.0 * (double)bytes / us * 1e6 > *bytes_per_s) *bytes_per_s = 2.0 * (double)bytes / us * 1e6;
+    }
+    krn_device_free(from);
+    krn_device_free(to);
+    return rc;
+}
+
+static err_code profile(eng_device *d, const eng_device_draft *in, krn_event *at, double *us, err *e)
+{
+    enum { HEAD_START_US = 6000 }; /* longer than the host needs to put the whole step on the stream */
+    eng_device_run r = { d, d->program[ENG_STEP_DRAFT], eng_extents_of(&d->config, in->batch * d->config.block, in->batch,
+                                                                      in->n_out) };
+    bool done;
+    TRY(krn_delay(HEAD_START_US, d->lane[0], e));
+    TRY(krn_event_record(at[0], d->lane[0], e));
+    for (int32_t i = 0; i < r.program->n_ops; i++) {
+        TRY(eng_device_launch_op(&r, i, d->lane[0], e));
+        TRY(krn_event_record(at[i + 1], d->lane[0], e));
+    }
+    TRY(krn_stream_wait(d->lane[0], 0, &done, e));
+    for (int32_t i = 0; i < r.program->n_ops; i++) TRY(krn_event_elapsed_us(at[i], at[i + 1], &us[i], e));
+    return ERR_OK;
+}
+
+err_code eng_device_profile(eng_device *d, const eng_device_draft *in, double *us, err *e)
+{
+    int32_t n = d->program[ENG_STEP_DRAFT]->n_ops + 1;
+    krn_event *at = mem_alloc((size_t)n, sizeof *at);
+    err_code rc = at ? ERR_OK : err_set(e, ERR_NOMEM, "bench: no memory for %d events", n);
+    for (int32_t i = 0; i < n && rc == ERR_OK; i++) rc = krn_event_open(true, &at[i], e);
+    /* The ordinary step first: it brings the inputs to the device and loads every kernel. */
+    if (rc == ERR_OK) rc = eng_device_run_draft(d, in, NULL, e);
+    if (rc == ERR_OK) rc = profile(d, in, at, us, e);
+    for (int32_t i = 0; at && i < n; i++) krn_event_close(at[i]);
+    free(at);
+    return rc;
+}

@@ -1,0 +1,20 @@
+/* Measuring device steps: what a step must read, how fast the card copies, how long each op takes. */
+#ifndef ENGINE_DEVICE_BENCH_H
+#define ENGINE_DEVICE_BENCH_H
+
+#include "engine/device.h"
+
+/* Bytes of weights that a draft of n_out positions reads on the group's first rank: every dense matrix, the head and the
+ * mHC projections once, experts_used[stage] routed experts a stage, the Markov head once a position. Rows of embeddings,
+ * windows and values are left out: they are small, and the figure is a floor. */
+uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_t *experts_used);
+/* Bytes of weights of one part on the group's first rank, as loaded. */
+uint64_t eng_device_part_bytes(const eng_device *d, eng_part part);
+/* Read plus write speed of the best of several large copies on the card. ERR_DEVICE, ERR_NOMEM. */
+MUST_USE err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err *e);
+/* One eager draft, every op alone on the stream and timed by events around it: us [n_ops] of the draft program, all local
+ * ranks of an op together. The host runs ahead, so launch time on the host is in none of them; an event's own time, about
+ * a microsecond, is in all. */
+MUST_USE err_code eng_device_profile(eng_device *d, const eng_device_draft *in, double *us, err *e);
+
+#endif

@@ -1,0 +1,238 @@
+/* The order in which a program's ops reach the device.
+ *
+ * Eager: one stream, program order. A graph: ops that do not need each other stand side by side, since a small kernel's
+ * latency is most of its time. Lanes are streams during the capture; the data flow of the program says which op must follow
+ * which, so no op needs to know about them. Values have memory of their own, so only reading after writing orders ops, and
+ * collectives keep program order, because all ranks must meet in the same one. */
+#include "engine/device_exec.h"
+
+#include "base/hot.h"
+#include "base/mem.h"
+
+static bool meets(const eng_op *op) { return eng_op_cuda(op->kind).all != NULL; }
+
+/* ---- units ---- */
+
+static int32_t producer(const eng_program *p, int32_t value) { return p->value[value].producer; }
+
+/* The first op after i that takes i's first output as its first input and is of that kind; -1: none. */
+static int32_t next_in_chain(const eng_program *p, int32_t i, eng_kind kind)
+{
+    for (int32_t j = i + 1; j < p->n_ops; j++)
+        if (p->op[j].kind == kind && p->op[j].n_in > 0 && p->op[j].in[0] == p->op[i].out[0]) return j;
+    return -1;
+}
+
+/* A unit runs where its first op stands: everything else that its ops read must be there by then. */
+static bool ready_at(const eng_program *p, const eng_device_unit *u)
+{
+    for (int32_t n = 1; n < u->n; n++)
+        for (int32_t k = 1; k < p->op[u->op[n]].n_in; k++)
+            if (producer(p, p->op[u->op[n]].in[k]) >= u->op[0]) return false;
+    return true;
+}
+
+/* The longest fused chain that starts at op i and takes only ops that no unit has yet. Two sums over ranks in a row are one
+ * unit, so that they can be one exchange. */
+static eng_device_unit unit_at(const eng_program *p, int32_t i, const int32_t *unit_of)
+{
+    if (p->op[i].kind == ENG_OP_ALL_REDUCE && i + 1 < p->n_ops && p->op[i + 1].kind == ENG_OP_ALL_REDUCE)
+        return (eng_device_unit){ .n = 2, .op = { i, i + 1 } };
+    for (size_t f = 0; f < ENG_DEVICE_N_FUSIONS; f++) {
+        const eng_device_fusion *fusion = &ENG_DEVICE_FUSIONS[f];
+        eng_device_unit u = { .n = 1, .op = { i }, .fn = fusion->fn };
+        if (fusion->kind[0] != p->op[i].kind) continue;
+        for (int32_t at = i; u.n < fusion->n; u.op[u.n++] = at)
+            if ((at = next_in_chain(p, at, fusion->kind[u.n])) < 0 || unit_of[at] >= 0) break;
+        if (u.n == fusion->n && ready_at(p, &u)) return u;
+    }
+    return (eng_device_unit){ .n = 1, .op = { i } };
+}
+
+static void make_units(eng_device *d, eng_step_kind step)
+{
+    const eng_program *p = d->program[step];
+    int32_t *unit_of = d->unit_of[step];
+    for (int32_t i = 0; i < p->n_ops; i++) unit_of[i] = -1;
+    for (int32_t i = 0; i < p->n_ops; i++) {
+        if (unit_of[i] >= 0) continue;
+        eng_device_unit u = unit_at(p, i, unit_of);
+        for (int32_t n = 0; n < u.n; n++) unit_of[u.op[n]] = d->n_units[step];
+        d->unit[step][d->n_units[step]++] = u;
+    }
+}
+
+/* The units whose values u reads, other than itself. */
+typedef struct needs { int32_t n, unit[ENG_DEVICE_UNIT_OPS * ENG_OP_INS]; } needs;
+static needs needs_of(const eng_device *d, eng_step_kind step, const eng_device_unit *u)
+{
+    const eng_program *p = d->program[step];
+    needs out = { 0 };
+    for (int32_t n = 0; n < u->n; n++)
+        for (int32_t k = 0; k < p->op[u->op[n]].n_in; k++) {
+            int32_t from = producer(p, p->op[u->op[n]].in[k]);
+            if (from >= 0 && d->unit_of[step][from] != d->unit_of[step][u->op[0]]) out.unit[out.n++] = d->unit_of[step][from];
+        }
+    return out;
+}
+
+/* Units to the end of the step from each unit, itself included. */
+static void path_lengths(const eng_device *d, eng_step_kind step, int32_t *length)
+{
+    for (int32_t i = 0; i < d->n_units[step]; i++) length[i] = 1;
+    for (int32_t i = d->n_units[step] - 1; i >= 0; i--) {
+        needs from = needs_of(d, step, &d->unit[step][i]);
+        for (int32_t k = 0; k < from.n; k++)
+            if (length[from.unit[k]] < length[i] + 1) length[from.unit[k]] = length[i] + 1;
+    }
+}
+
+/* A unit stays on the lane of one that it needs if it has the longest way to go of all that need that one; otherwise it takes
+ * the lane that has been quiet longest. */
+static void assign_lanes(eng_device *d, eng_step_kind step, const int32_t *length, int32_t *heir)
+{
+    eng_device_unit *unit = d->unit[step];
+    int32_t last[ENG_DEVICE_LANES];
+    for (int l = 0; l < ENG_DEVICE_LANES; l++) last[l] = -1;
+    for (int32_t i = 0; i < d->n_units[step]; i++) heir[i] = -1;
+    for (int32_t i = 0; i < d->n_units[step]; i++) {
+        needs from = needs_of(d, step, &unit[i]);
+        for (int32_t k = 0; k < from.n; k++)
+            if (heir[from.unit[k]] < 0 || length[i] > length[heir[from.unit[k]]]) heir[from.unit[k]] = i;
+    }
+    for (int32_t i = 0; i < d->n_units[step]; i++) {
+        needs from = needs_of(d, step, &unit[i]);
+        int32_t lane = -1;
+        for (int32_t k = 0; k < from.n; k++) {
+            int32_t l = unit[from.unit[k]].lane;
+            if (heir[from.unit[k]] == i && (lane < 0 || last[l] > last[lane])) lane = l;
+        }
+        for (int32_t l = 0; lane < 0 && l < ENG_DEVICE_LANES; l++) {
+            bool quietest = true;
+            for (int32_t m = 0; m < ENG_DEVICE_LANES; m++) quietest = quietest && last[l] <= last[m];
+            if (quietest) lane = l;
+        }
+        unit[i].lane = lane;
+        last[lane] = i;
+    }
+}
+
+err_code eng_device_units_make(eng_device *d, eng_step_kind step, err *e)
+{
+    size_t n = (size_t)d->program[step]->n_ops;
+    int32_t *scratch = mem_alloc(2 * n, sizeof *scratch);
+    d->unit[step] = mem_alloc(n, sizeof *d->unit[step]);
+    d->unit_of[step] = mem_alloc(n, sizeof *d->unit_of[step]);
+    if (!scratch || !d->unit[step] || !d->unit_of[step]) {
+        free(scratch);
+        return err_set(e, ERR_NOMEM, "device: no memory for %zu ops", n);
+    }
+    make_units(d, step);
+    path_lengths(d, step, scratch);
+    assign_lanes(d, step, scratch, scratch + n);
+    free(scratch);
+    for (int32_t i = 0; i < d->n_units[step]; i++) TRY(krn_event_open(false, &d->unit[step][i].done, e));
+    return ERR_OK;
+}
+
+/* ---- launching ---- */
+
+err_code eng_device_launch_op(const eng_device_run *r, int32_t i, krn_stream s, err *e)
+{
+    const eng_op *op = &r->program->op[i];
+    eng_device_op fn = eng_op_cuda(op->kind);
+    if (fn.all) return fn.all(r, op, s, e);
+    for (int32_t k = 0; k < r->d->n_local; k++) TRY(fn.one(r, &r->d->rank[k], op, s, e));
+    return ERR_OK;
+}
+
+err_code eng_device_launch(const eng_device_run *r, int32_t first, err *e)
+{
+    eng_device *d = r->d;
+    int64_t before = krn_launch_count();
+    err_code rc = krn_event_record(d->started, d->lane[0], e);
+    hot_begin();
+    for (int32_t i = first; i < r->program->n_ops && rc == ERR_OK; i++) {
+        if (meets(&r->program->op[i]) && d->comm) rc = krn_mark(d->mark, i, d->lane[0], e);
+        if (rc == ERR_OK) rc = eng_device_launch_op(r, i, d->lane[0], e);
+    }
+    hot_end();
+    d->launches = krn_launch_count() - before;
+    return rc == ERR_OK ? krn_event_record(d->ended, d->lane[0], e) : rc;
+}
+
+/* ---- capture ---- */
+
+static err_code launch_unit(const eng_device_run *r, const eng_device_unit *u, krn_stream s, err *e)
+{
+    const eng_op *op[ENG_DEVICE_UNIT_OPS];
+    if (!u->fn && u->n == 1) return eng_device_launch_op(r, u->op[0], s, e);
+    if (!u->fn) {
+        TRY(eng_device_comm_group_begin(r->d->comm, e));
+        for (int32_t n = 0; n < u->n; n++) TRY(eng_device_launch_op(r, u->op[n], s, e));
+        return eng_device_comm_group_end(r->d->comm, e);
+    }
+    for (int32_t n = 0; n < u->n; n++) op[n] = &r->program->op[u->op[n]];
+    for (int32_t k = 0; k < r->d->n_local; k++) TRY(u->fn(r, &r->d->rank[k], op, s, e));
+    return ERR_OK;
+}
+
+/* Makes u's lane wait for what u needs from other lanes. meeting: the unit before in which the ranks met; NULL: none. */
+static err_code follow(const eng_device_run *r, const eng_device_unit *u, const eng_device_unit *meeting, err *e)
+{
+    eng_device *d = r->d;
+    eng_step_kind step = r->program->step;
+    needs from = needs_of(d, step, u);
+    for (int32_t k = 0; k < from.n; k++) {
+        const eng_device_unit *f = &d->unit[step][from.unit[k]];
+        if (f->lane != u->lane) TRY(krn_event_follow(f->done, d->lane[u->lane], e));
+    }
+    if (meeting && meets(&r->program->op[u->op[0]]) && meeting->lane != u->lane)
+        TRY(krn_event_follow(meeting->done, d->lane[u->lane], e));
+    return ERR_OK;
+}
+
+static err_code put_graph(const eng_device_run *r, err *e)
+{
+    eng_device *d = r->d;
+    eng_step_kind step = r->program->step;
+    const eng_device_unit *meeting = NULL;
+    TRY(krn_event_record(d->fork, d->lane[0], e));
+    for (int l = 1; l < ENG_DEVICE_LANES; l++) TRY(krn_event_follow(d->fork, d->lane[l], e));
+    TRY(krn_event_follow(d->fork, d->side, e));
+    for (int32_t i = 0; i < d->n_units[step]; i++) {
+        const eng_device_unit *u = &d->unit[step][i];
+        krn_stream lane = d->lane[u->lane];
+        bool meet = meets(&r->program->op[u->op[0]]);
+        TRY(follow(r, u, meeting, e));
+        if (meet && d->comm) { /* beside the collective, so that it costs no time */
+            krn_event reached = d->joined[ENG_DEVICE_LANES];
+            TRY(krn_event_record(reached, lane, e));
+            TRY(krn_event_follow(reached, d->side, e));
+            TRY(krn_mark(d->mark, u->op[0], d->side, e));
+        }
+        TRY(launch_unit(r, u, lane, e));
+        TRY(krn_event_record(u->done, lane, e));
+        if (meet) meeting = u;
+    }
+    for (int l = 1; l < ENG_DEVICE_LANES; l++) {
+        TRY(krn_event_record(d->joined[l], d->lane[l], e));
+        TRY(krn_event_follow(d->joined[l], d->lane[0], e));
+    }
+    TRY(krn_event_record(d->joined[0], d->side, e));
+    return krn_event_follow(d->joined[0], d->lane[0], e);
+}
+
+err_code eng_device_capture(const eng_device_run *r, eng_device_graph *g, err *e)
+{
+    int64_t before = krn_launch_count();
+    TRY(krn_capture_begin(r->d->lane[0], e));
+    err_code rc = put_graph(r, e);
+    if (rc != ERR_OK) {
+        krn_capture_abort(r->d->lane[0]);
+        return rc;
+    }
+    TRY(krn_capture_end(r->d->lane[0], &g->graph, e));
+    g->launches = krn_launch_count() - before;
+    return ERR_OK;
+}

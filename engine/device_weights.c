@@ -1,0 +1,335 @@
+#include "engine/device_weights.h"
+
+#include <inttypes.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/inventory_index.h"
+#include "kernels/device.h"
+
+enum {
+    ALIGN = 256,                /* of every matrix and bank */
+    BUFFERS = 2,                /* one is filled while the other is copied */
+    BUFFER_BYTES = 32 << 20,    /* a copy of this size runs at the bus's full speed */
+    PARALLEL_BYTES = 256 << 10, /* below, waking threads costs more than it saves */
+    GROUP = FMT_QDQ_GROUP,
+};
+
+/* What is stored of a matrix: its codes as they are, its codes decoded to bf16, or its scales. */
+typedef enum content { CODES, DECODED, SCALES } content;
+
+typedef struct item {
+    krn_weight from;       /* the rank's slice of the mapped tensor */
+    eng_wid id;
+    int32_t stage, expert;
+    content content;
+    int32_t n_rows;
+    uint64_t row_bytes;    /* on the device, where rows are dense */
+    uint64_t offset_bytes; /* in the allocation */
+} item;
+
+/* The allocation, in order of addresses. */
+typedef struct layout {
+    item *item;
+    size_t n;
+    uint64_t bytes, row_bytes_max;
+} layout;
+
+struct eng_device_weights {
+    eng_config config;
+    uint8_t *memory;
+    uint64_t part_bytes[ENG_PART_SMALL + 1];
+    krn_weight *view; /* by eng_weight_index */
+    krn_expert_bank bank[ENG_STAGES_MAX][2];
+};
+
+/* What to lay out. */
+typedef struct wanted {
+    const eng_weights *w;
+    int32_t rank, n_ranks;
+    bool expand_experts, expand_dense;
+} wanted;
+
+/* ---- where everything goes ---- */
+
+static krn_weight slice_of(const wanted *q, eng_wid id, int32_t stage, int32_t expert)
+{
+    krn_weight whole = eng_weights_view(q->w, id, stage, expert);
+    eng_range r = eng_cut_range(eng_weights_config(q->w), id, q->rank, q->n_ranks);
+    if (eng_wkind_of(id)->cut == ENG_CUT_COLS) return krn_weight_slice(&whole, 0, whole.n, r.first, r.count);
+    return krn_weight_slice(&whole, r.first, r.count, 0, whole.k);
+}
+
+static uint64_t row_bytes_of(const krn_weight *w, content what)
+{
+    const uint64_t k = (uint64_t)w->k;
+    if (what == SCALES) return (k + GROUP - 1) / GROUP;
+    if (what == DECODED || w->format == KRN_W_BF16) return k * sizeof(bf16);
+    return w->format == KRN_W_F32 ? k * sizeof(float) : w->format == KRN_W_FP4 ? k / 2 : k;
+}
+
+static void align(layout *l) { l->bytes = (l->bytes + ALIGN - 1) / ALIGN * ALIGN; }
+
+/* Puts one item at the end. */
+static void add(layout *l, const wanted *q, eng_wid id, int32_t stage, int32_t expert, content what)
+{
+    item *it = &l->item[l->n++];
+    *it = (item){ .from = slice_of(q, id, stage, expert), .id = id, .stage = stage, .expert = expert, .content = what,
+                  .offset_bytes = l->bytes };
+    it->n_rows = it->from.n;
+    if (what == SCALES && it->from.format == KRN_W_FP8) /* the first block may begin before the slice */
+        it->n_rows = (it->from.scale_row0 + it->from.n + GROUP - 1) / GROUP;
+    it->row_bytes = row_bytes_of(&it->from, what);
+    l->bytes += (uint64_t)it->n_rows * it->row_bytes; /* config.c bounds the sizes: no overflow */
+    if (it->row_bytes > l->row_bytes_max) l->row_bytes_max = it->row_bytes;
+}
+
+/* One content of all experts of a stage, without gaps: w1 and w3 of the first, of the second, ... or w2. */
+static void add_bank(layout *l, const wanted *q, int32_t stage, bool w2, content what)
+{
+    align(l);
+    for (int32_t x = 0; x < eng_weights_config(q->w)->n_experts; x++) {
+        add(l, q, w2 ? ENG_W_EXPERT_W2 : ENG_W_EXPERT_W1, stage, x, what);
+        if (!w2) add(l, q, ENG_W_EXPERT_W3, stage, x, what);
+    }
+}
+
+static void lay_out(const wanted *q, layout *l)
+{
+    const eng_config *c = eng_weights_config(q->w);
+    for (int id = 0; id < ENG_W_COUNT; id++) {
+        const eng_wkind *kind = eng_wkind_of(id);
+        bool fp8 = kind->wclass == ENG_WC_FP8;
+        if (!kind->loaded || kind->part == ENG_PART_EXPERTS) continue;
+        for (int32_t stage = 0; stage < eng_wid_stages(c, id); stage++) {
+            align(l);
+            add(l, q, id, stage, 0, fp8 && q->expand_dense ? DECODED : CODES);
+            if (!fp8 || q->expand_dense) continue;
+            align(l);
+            add(l, q, id, stage, 0, SCALES);
+        }
+    }
+    for (int32_t stage = 0; stage < c->n_stages; stage++)
+        for (int w2 = 0; w2 < 2; w2++) {
+            add_bank(l, q, stage, w2, q->expand_experts ? DECODED : CODES);
+            if (!q->expand_experts) add_bank(l, q, stage, w2, SCALES);
+        }
+}
+
+/* Tells the views of an item's place. Codes come before their scales. */
+static void point(eng_device_weights *d, const item *it)
+{
+    const void *at = d->memory + it->offset_bytes;
+    krn_wformat format = it->content == DECODED ? KRN_W_BF16 : it->from.format;
+    eng_part part = eng_wkind_of(it->id)->part;
+    d->part_bytes[part] += (uint64_t)it->n_rows * it->row_bytes;
+    if (part == ENG_PART_EXPERTS) {
+        bool w2 = it->id == ENG_W_EXPERT_W2;
+        krn_expert_bank *bank = &d->bank[it->stage][w2];
+        if (it->expert > 0 || it->id == ENG_W_EXPERT_W3) return; /* a bank begins with its first matrix */
+        if (it->content == SCALES) bank->scale = at;
+        else *bank = (krn_expert_bank){ .format = format, .n_experts = d->config.n_experts,
+                                        .n = it->from.n * (w2 ? 1 : 2), .k = it->from.k, .data = at };
+        return;
+    }
+    krn_weight *v = &d->view[eng_weight_index(&d->config, it->id, it->stage, 0)];
+    if (it->content == SCALES) {
+        v->scale = at;
+        v->scale_row_bytes = (int64_t)it->row_bytes;
+        v->scale_row0 = it->from.scale_row0;
+    } else {
+        *v = (krn_weight){ .format = format, .n = it->from.n, .k = it->from.k, .data = at,
+                           .row_bytes = (int64_t)it->row_bytes };
+    }
+}
+
+/* ---- what bf16 can hold ---- */
+
+/* Whether every code times every one of these scales is a bf16 value, judged by the scales alone. bf16 holds multiples of
+ * 2^-133 with up to 8 bits, below 2^128. E2M1 codes are multiples of 2^-1 up to 6: scales from 2^-127 to 2^125 are safe,
+ * bytes 0 to 252. E4M3 codes have 4 bits, are multiples of 2^-9 and go up to 448: from 2^-124 to 2^119, bytes 3 to 246. */
+static bool scales_are_safe(krn_wformat format, const uint8_t *scale, uint64_t n)
+{
+    uint8_t lowest = 255, highest = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        lowest = scale[i] < lowest ? scale[i] : lowest;
+        highest = scale[i] > highest ? scale[i] : highest;
+    }
+    return format == KRN_W_FP8 ? lowest >= 3 && highest <= 246 : highest <= 252;
+}
+
+/* ERR_INPUT when the matrix has a value that bf16 cannot hold: decodes it all, which is rarely needed. */
+static err_code refuse_inexact(const eng_config *c, const item *it, err *e)
+{
+    int64_t inexact = 0;
+    char name[ENG_TENSOR_NAME];
+    bf16 *row = mem_alloc((size_t)it->from.k, sizeof *row);
+    eng_weight_name(c, it->id, it->stage, it->expert, name);
+    if (!row) return err_set(e, ERR_NOMEM, "tensor %s.weight: no memory for one row", name);
+    for (int32_t r = 0; r < it->from.n; r++) inexact += krn_weight_decode_bf16(&it->from, r, 1, row);
+    free(row);
+    if (inexact == 0) return ERR_OK;
+    return err_set(e, ERR_INPUT, "tensor %s.weight: found %" PRId64 " values that bf16 cannot hold, wanted none: only "
+                   "a packed arm on the CPU can run", name, inexact);
+}
+
+/* ---- filling a buffer ---- */
+
+/* Rows stride_bytes apart to dense ones. */
+static void gather(const uint8_t *from, int64_t stride_bytes, int32_t n, uint64_t row_bytes, uint8_t *to)
+{
+#pragma omp parallel for schedule(static) if ((uint64_t)n * row_bytes >= PARALLEL_BYTES)
+    for (int32_t r = 0; r < n; r++) memcpy(to + (uint64_t)r * row_bytes, from + r * stride_bytes, row_bytes);
+}
+
+/* Rows [row, row + n) of an item as the device holds them. */
+static err_code fill_rows(const eng_config *c, const item *it, int32_t row, int32_t n, uint8_t *to, err *e)
+{
+    const krn_weight *w = &it->from;
+    switch (it->content) {
+    case CODES: gather((const uint8_t *)w->data + row * w->row_bytes, w->row_bytes, n, it->row_bytes, to); break;
+    case DECODED:
+        if (krn_weight_decode_bf16(w, row, n, (bf16 *)to) != 0) return refuse_inexact(c, it, e);
+        break;
+    case SCALES:
+        gather(w->scale + row * w->scale_row_bytes, w->scale_row_bytes, n, it->row_bytes, to);
+        if (!scales_are_safe(w->format, to, (uint64_t)n * it->row_bytes)) return refuse_inexact(c, it, e);
+        break;
+    }
+    return ERR_OK;
+}
+
+/* The next row to load. */
+typedef struct cursor { size_t item; int32_t row; } cursor;
+
+static uint64_t offset_of(const layout *l, cursor at)
+{
+    return l->item[at.item].offset_bytes + (uint64_t)at.row * l->item[at.item].row_bytes;
+}
+
+/* Fills to with what follows at, whole rows as far as room goes, and moves at behind them. Gaps between items are zero. */
+static err_code fill(const eng_config *c, const layout *l, cursor *at, uint8_t *to, uint64_t room, uint64_t *used, err *e)
+{
+    const uint64_t start = offset_of(l, *at);
+    for (*used = 0; at->item < l->n; *at = (cursor){ at->item + 1, 0 }) {
+        const item *it = &l->item[at->item];
+        uint64_t begin = offset_of(l, *at) - start, fit = begin < room ? (room - begin) / it->row_bytes : 0;
+        int32_t left = it->n_rows - at->row, n = fit < (uint64_t)left ? (int32_t)fit : left;
+        if (n > 0) {
+            memset(to + *used, 0, begin - *used);
+            TRY(fill_rows(c, it, at->row, n, to + begin, e));
+            *used = begin + (uint64_t)n * it->row_bytes;
+        }
+        at->row += n;
+        if (n < left) break;
+    }
+    return ERR_OK;
+}
+
+/* ---- loading ---- */
+
+/* A pinned buffer and the stream of its copies: waiting for the stream is waiting for the buffer. */
+typedef struct buffer { void *bytes; krn_stream stream; } buffer;
+
+static err_code copy_all(eng_device_weights *d, const layout *l, buffer *b, uint64_t room, progress *bar, err *e)
+{
+    cursor at = { 0 };
+    bool done;
+    for (int i = 0; at.item < l->n; i = (i + 1) % BUFFERS) {
+        /* At the same bytes past a multiple of ALIGN here and on the device, so that what is decoded is aligned too. */
+        uint64_t start = offset_of(l, at), used;
+        uint8_t *from = (uint8_t *)b[i].bytes + start % ALIGN;
+        TRY(krn_stream_wait(b[i].stream, 0, &done, e));
+        TRY(fill(&d->config, l, &at, from, room, &used, e));
+        TRY(krn_copy(d->memory + start, from, used, b[i].stream, e));
+        progress_add(bar, used);
+    }
+    return ERR_OK;
+}
+
+static err_code load(eng_device_weights *d, const layout *l, bool quiet, err *e)
+{
+    buffer b[BUFFERS] = { { NULL, NULL } };
+    progress bar;
+    err_code rc = ERR_OK;
+    /* A small checkpoint takes several rounds as well, and pins no more than it needs. */
+    uint64_t room = l->bytes / (2 * BUFFERS) < BUFFER_BYTES ? l->bytes / (2 * BUFFERS) : BUFFER_BYTES;
+    if (room < l->row_bytes_max) room = l->row_bytes_max;
+    for (int i = 0; i < BUFFERS && rc == ERR_OK; i++) {
+        rc = krn_pinned_alloc(room + ALIGN, &b[i].bytes, e);
+        if (rc == ERR_OK) rc = krn_stream_open(&b[i].stream, e);
+    }
+    progress_begin(&bar, "loading weights", l->bytes, quiet);
+    if (rc == ERR_OK) rc = copy_all(d, l, b, room, &bar, e);
+    for (int i = 0; i < BUFFERS; i++) { /* after an error too: a copy may still read the buffer */
+        bool done;
+        err_code waited = b[i].stream ? krn_stream_wait(b[i].stream, 0, &done, rc == ERR_OK ? e : NULL) : ERR_OK;
+        if (rc == ERR_OK) rc = waited;
+        krn_stream_close(b[i].stream);
+        krn_pinned_free(b[i].bytes);
+    }
+    progress_end(&bar);
+    return rc;
+}
+
+err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, bool expand_experts,
+                                 bool expand_dense, bool quiet, eng_device_weights **out, err *e)
+{
+    const eng_config *c = eng_weights_config(w);
+    const wanted q = { w, rank, n_ranks, expand_experts, expand_dense };
+    layout l = { 0 };
+    void *memory = NULL;
+    err_code rc;
+    *out = NULL;
+    TRY(eng_cut_check(c, n_ranks, e));
+    CHECK(rank >= 0 && rank < n_ranks);
+    size_t n = eng_weight_count(c);
+    eng_device_weights *d = mem_alloc(1, sizeof *d);
+    if (d) d->view = mem_alloc(n, sizeof *d->view);
+    l.item = mem_alloc(2 * n, sizeof *l.item); /* codes and scales */
+    if (!d || !d->view || !l.item) {
+        rc = err_set(e, ERR_NOMEM, "no memory for a table of %zu weights", n);
+        goto out;
+    }
+    d->config = *c;
+    lay_out(&q, &l);
+    if ((rc = krn_device_alloc(l.bytes, &memory, e)) != ERR_OK) {
+        err_wrap(e, "weights of rank %d", rank);
+        goto out;
+    }
+    d->memory = memory;
+    for (size_t i = 0; i < l.n; i++) point(d, &l.item[i]);
+    if ((rc = load(d, &l, quiet, e)) != ERR_OK) goto out;
+    *out = d;
+    d = NULL;
+out:
+    free(l.item);
+    eng_device_weights_close(d);
+    return rc;
+}
+
+void eng_device_weights_close(eng_device_weights *d)
+{
+    if (!d) return;
+    krn_device_free(d->memory);
+    free(d->view);
+    free(d);
+}
+
+const krn_weight *eng_device_weight(const eng_device_weights *d, eng_wid id, int32_t stage)
+{
+    CHECK(eng_wkind_of(id)->part != ENG_PART_EXPERTS);
+    return &d->view[eng_weight_index(&d->config, id, stage, 0)];
+}
+
+const krn_expert_bank *eng_device_experts(const eng_device_weights *d, int32_t stage, bool w2)
+{
+    CHECK(stage >= 0 && stage < d->config.n_stages);
+    return &d->bank[stage][w2];
+}
+
+uint64_t eng_device_weights_bytes(const eng_device_weights *d, eng_part part)
+{
+    CHECK(part <= ENG_PART_SMALL);
+    return d->part_bytes[part];
+}

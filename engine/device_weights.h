@@ -1,0 +1,33 @@
+/* What one rank of one arm computes with on a CUDA device: dense copies of the rank's slices, in one allocation.
+ *
+ * The checkpoint's mapped bytes are gathered (or decoded, for expanded parts) into one pinned buffer while another is being
+ * copied, so the device never holds more than the weights themselves. Built only with CUDA. */
+#ifndef ENGINE_DEVICE_WEIGHTS_H
+#define ENGINE_DEVICE_WEIGHTS_H
+
+#include "engine/weights.h"
+#include "kernels/experts.h"
+
+typedef struct eng_device_weights eng_device_weights;
+
+/* Loads onto the calling thread's device; w may be closed afterwards. expand_experts / expand_dense: as bf16 instead of FP4
+ * / FP8. *out is NULL on error.
+ * ERR_ARG: n_ranks does not cut the config.
+ * ERR_NOMEM: says how many bytes of device memory are wanted and free, before anything is read.
+ * ERR_INPUT: names an FP4 or FP8 tensor with a value that bf16 cannot hold. Packed ones are refused too: the kernels decode
+ * to bf16. ERR_DEVICE. */
+MUST_USE err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, bool expand_experts,
+                                          bool expand_dense, bool quiet, eng_device_weights **out, err *e);
+void eng_device_weights_close(eng_device_weights *d); /* NULL is a no-op */
+
+/* Everything but routed experts. data and scale are device memory, 256-byte aligned, rows without padding (every k is a
+ * multiple of 32, but for vectors, the Markov tables and the confidence row). gate.bias_vl, which is never read, has no
+ * data. stage is looked at only where the kind has stages. Valid until close. */
+const krn_weight *eng_device_weight(const eng_device_weights *d, eng_wid id, int32_t stage);
+/* A stage's routed experts. w13: an expert's rows of w1, then its rows of w3, data [E][2 * inter_r][dim]; w2: data
+ * [E][dim][inter_r]; scales [E][n][k / 32]. Valid until close. */
+const krn_expert_bank *eng_device_experts(const eng_device_weights *d, int32_t stage, bool w2);
+/* Device memory of a part, codes and scales. */
+uint64_t eng_device_weights_bytes(const eng_device_weights *d, eng_part part);
+
+#endif

@@ -1,0 +1,60 @@
+"""The CUDA backend on weights of official size: official.py BINARY [MODEL]
+
+Makes a synthetic checkpoint of official shapes (10 GB, kept in MODEL if that does not exist), runs the same rounds on the card
+and on the CPU references, and holds the card to them: drafts equal but for near-ties, every element of a recording one that
+some order of sums gives. Wants numpy, some 20 GB of memory and disk."""
+import os, sys, time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'e2e'))
+import numpy as np  # noqa: E402
+import admissible  # noqa: E402
+from cuda_golden import cards, same_bits  # noqa: E402
+from golden import drafts_agree  # noqa: E402
+from lib import Product, check, read  # noqa: E402
+from oracle import Oracle  # noqa: E402
+
+RUNS = [('native-packed', 1), ('native-packed', 2), ('native-expanded', 2), ('native-hybrid', 2), ('native-hybrid-head', 2)]
+
+
+def said(started, text):
+    print(f'figure: {text.replace(" ", "_")} {time.time() - started:.1f} s', flush=True)
+
+
+def main():
+    p, model = Product(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else 'official'
+    if not os.path.exists(os.path.join(model, 'config.json')):
+        p.ok('synth', model, '--config', 'official', '--quiet', timeout=600)
+    p.ok('script', 'script.safetensors', '--model', model, '--rounds', 3, '--slots', 4, '--quiet')
+
+    def record(name, level, *options):
+        began = time.time()
+        p.ok('record', model, '--script', 'script.safetensors', '-o', name + '.tape', '--level', level, '--quiet', *options,
+             timeout=600)
+        said(began, f'record {name}')
+        p.ok('export', name + '.tape', '-o', name + '.safetensors', timeout=300)
+        return read(name + '.safetensors')[0]
+
+    want = record('mirror64', 'deep', '--arm', 'mirror64')
+    drafts_agree(want, record('mirror', 'deep', '--arm', 'mirror'), 'official mirror')
+    for arm, tp in RUNS:
+        name, options = f'{arm}-tp{tp}', ['--arm', arm, '--tp', tp, '--backend', 'cuda', '--comm', 'emulated']
+        eager = record(name, 'deep', *options)
+        drafts_agree(want, eager, f'official {name}')
+        same_bits(eager, record(name + '-graph', 'deep', *options, '--mode', 'graph'), f'{name}: graph')
+        if (arm, tp) == ('native-packed', 2) and '--judge' in sys.argv:
+            began = time.time()
+            report = admissible.Judge(Oracle(model), eager).run()
+            said(began, 'judging every element')
+            report.print()
+            check(report.rows and not report.illegal(), f'{name}: illegal elements')
+        for x in (name, name + '-graph'):
+            os.remove(x + '.safetensors')
+            os.remove(x + '.tape')
+        print(f'ok    {name}', flush=True)
+
+
+if __name__ == '__main__':
+    if cards() == 0:
+        print('no CUDA device')
+        sys.exit(77)
+    main()
