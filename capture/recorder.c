@@ -21,7 +21,7 @@ struct cap_recorder {
     fmt_tape_writer *tape;
     const eng_program *program[CAP_STEPS];
     cap_armed *armed[CAP_STEPS];
-    int32_t n_ranks;
+    int32_t n_ranks, first_rank, end_rank; /* of the run; ranks [first, end) are in this process and shown to it */
     rank_buffer rank[ENG_RANKS_MAX];
     int32_t *slots; /* distinct request slots seen */
     size_t n_slots, slots_capacity;
@@ -53,7 +53,7 @@ static err_code stage(cap_recorder *r, eng_step_kind step, const eng_extents *x,
 {
     enum { ALIGN = 64 };
     const eng_program *p = r->program[step];
-    for (int32_t rank = 0; rank < r->n_ranks; rank++) {
+    for (int32_t rank = r->first_rank; rank < r->end_rank; rank++) {
         rank_buffer *b = &r->rank[rank];
         uint64_t bytes = 0;
         for (int32_t v = 0; v < p->n_values; v++) {
@@ -132,41 +132,45 @@ static err_code put_top(cap_recorder *r, const fmt_tape_key *key, const eng_prog
     return ERR_OK;
 }
 
-/* One value of all ranks: in one record set where the ranks' shapes agree, else (a vocabulary's shards) one by one. */
+static bool all_ranks_are_here(const cap_recorder *r) { return r->end_rank - r->first_rank == r->n_ranks; }
+
+/* One value of all ranks here: in one record set where it has every rank and their shapes agree, else (a vocabulary's shards, a
+ * process that is one rank of several) one by one. */
 static err_code put_parts(cap_recorder *r, fmt_tape_key key, const eng_program *p, int32_t v, const eng_extents *x, err *e)
 {
     const eng_value *value = &p->value[v];
     const void *data[ENG_RANKS_MAX];
     fmt_tensor t[ENG_RANKS_MAX];
-    bool alike = true;
-    for (int32_t rank = 0; rank < r->n_ranks; rank++) {
+    bool alike = all_ranks_are_here(r);
+    for (int32_t rank = r->first_rank; rank < r->end_rank; rank++) {
         int64_t shape[FMT_DIMS_MAX];
         eng_value_shape(p, v, x, rank, r->n_ranks, shape);
         data[rank] = r->rank[rank].data + r->rank[rank].value[v].offset;
         t[rank] = fmt_tensor_make(value->dtype, data[rank], value->ndim, shape);
-        alike = alike && memcmp(t[rank].shape, t[0].shape, sizeof t[0].shape) == 0;
+        alike = alike && memcmp(t[rank].shape, t[r->first_rank].shape, sizeof t[0].shape) == 0;
         r->raw_bytes += fmt_tensor_bytes(&t[rank]);
     }
-    fmt_tier tier = (fmt_tier)r->armed[p->step][v].tier;
+    const cap_armed *a = &r->armed[p->step][v];
+    fmt_tier tier = (fmt_tier)(a->tier != CAP_TIER_OFF ? a->tier : a->top_tier);
     r->n_values++;
     if (alike) return fmt_tape_put_ranks(r->tape, &key, &t[0], data, value->place, value->axis, r->n_ranks, tier, e);
-    for (key.rank = 0; key.rank < r->n_ranks; key.rank++)
+    for (key.rank = r->first_rank; key.rank < r->end_rank; key.rank++)
         TRY(fmt_tape_put(r->tape, &key, &t[key.rank], value->place, value->axis, r->n_ranks, tier, e));
     return ERR_OK;
 }
 
-/* *fired: every rank has shown the value whole. ERR_SYSTEM when only some of it came. */
+/* *fired: every rank here has shown the value whole. ERR_SYSTEM when only some of it came. */
 static err_code check_shown(const cap_recorder *r, const eng_value *value, int32_t v, bool *fired, err *e)
 {
-    int32_t n_whole = 0, n_none = 0;
-    for (int32_t rank = 0; rank < r->n_ranks; rank++) {
+    int32_t n_whole = 0, n_none = 0, n_here = r->end_rank - r->first_rank;
+    for (int32_t rank = r->first_rank; rank < r->end_rank; rank++) {
         const staged *s = &r->rank[rank].value[v];
         n_whole += s->seen_bytes == s->bytes;
         n_none += s->seen_bytes == 0;
     }
-    *fired = n_whole == r->n_ranks;
-    if (*fired || n_none == r->n_ranks) return ERR_OK;
-    return err_set(e, ERR_SYSTEM, "%s: %d of %d ranks showed it whole", value->name, n_whole, r->n_ranks);
+    *fired = n_whole == n_here;
+    if (*fired || n_none == n_here) return ERR_OK;
+    return err_set(e, ERR_SYSTEM, "%s: %d of %d ranks showed it whole", value->name, n_whole, n_here);
 }
 
 static err_code put_step(cap_recorder *r, eng_step_kind step, int32_t round, int32_t slot, const eng_extents *x, err *e)
@@ -182,8 +186,10 @@ static err_code put_step(cap_recorder *r, eng_step_kind step, int32_t round, int
         a->fired = true;
         fmt_tape_key key = at;
         key.name = p->value[v].name;
-        if (a->tier != CAP_TIER_OFF) TRY(put_parts(r, key, p, v, x, e));
-        if (a->top_tier != CAP_TIER_OFF) TRY(put_top(r, &key, p, v, x, e));
+        /* One rank of several processes does not see the other shards: it keeps its own whole instead of the top of all. */
+        bool top = a->top_tier != CAP_TIER_OFF, joined = p->value[v].place != FMT_PLACE_SHARDED || all_ranks_are_here(r);
+        if (a->tier != CAP_TIER_OFF || (top && !joined)) TRY(put_parts(r, key, p, v, x, e));
+        if (top && joined) TRY(put_top(r, &key, p, v, x, e));
     }
     return ERR_OK;
 }
@@ -207,7 +213,7 @@ static void stage_main_x(cap_recorder *r, const bf16 *main_x)
 {
     int32_t v = eng_program_find_value(r->program[ENG_STEP_INSERT], "main_x");
     if (v < 0 || !cap_is_armed(&r->armed[ENG_STEP_INSERT][v])) return;
-    for (int32_t rank = 0; rank < r->n_ranks; rank++) {
+    for (int32_t rank = r->first_rank; rank < r->end_rank; rank++) {
         staged *s = &r->rank[rank].value[v];
         if (s->seen_bytes == s->bytes) continue;
         memcpy(r->rank[rank].data + s->offset, main_x, s->bytes);
@@ -374,7 +380,10 @@ static err_code recorder_open(cap_recorder *r, eng_engine *g, const char *path, 
 {
     int32_t n_values = 1;
     r->g = g;
-    r->n_ranks = eng_options_of(g)->n_ranks;
+    const eng_options *run = eng_options_of(g);
+    r->n_ranks = run->n_ranks;
+    r->first_rank = run->bootstrap ? run->rank : 0;
+    r->end_rank = run->bootstrap ? run->rank + 1 : run->n_ranks;
     for (int s = 0; s < CAP_STEPS; s++) {
         r->program[s] = eng_program_of(g, (eng_step_kind)s);
         if (r->program[s]->n_values > n_values) n_values = r->program[s]->n_values;

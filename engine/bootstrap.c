@@ -12,9 +12,18 @@
 #include "base/mem.h"
 #include "engine/config.h"
 
-/* A peer's greeting: magic, its rank, its number of ranks. The answer: one byte, 1 for welcome, then the blob. */
-enum { HELLO_BYTES = 12, HOST_BYTES = 256, PORT_BYTES = 8, RETRY_NS = 50000000 };
+/* A peer's greeting: magic, its rank, its number of ranks. The answer: one byte, 1 for welcome, then the blob. Afterwards
+ * either side may send one message of fixed size: BYE, or why it failed, padded with zeros. */
+enum { HELLO_BYTES = 12, HOST_BYTES = 256, PORT_BYTES = 8, RETRY_NS = 50000000, MESSAGE_BYTES = 256 };
+static const char BYE[] = "bye";
 #define HELLO_MAGIC 0x42545053u /* "SPTB" */
+
+struct eng_peers {
+    int32_t rank, n_ranks;
+    int fd[ENG_RANKS_MAX];   /* by peer's rank, -1: none. Rank 0 has all others, they have rank 0 */
+    bool left[ENG_RANKS_MAX]; /* said goodbye */
+    bool told;
+};
 
 static err_code split(const char *text, char host[HOST_BYTES], char port[PORT_BYTES], err *e)
 {
@@ -90,80 +99,145 @@ static err_code open_listener(const char *address, int *out, err *e)
     return err_set(e, ERR_SYSTEM, "--bootstrap %s: cannot listen: %s", address, strerror(why));
 }
 
-/* Answers one peer. Whatever it is, the others are waited for all the same. */
-static bool welcome(int fd, int32_t n_ranks, bool *came, void *blob, size_t bytes, uint64_t until)
+/* Answers one peer; returns its rank, or -1. Whatever it is, the others are waited for all the same. */
+static int32_t welcome(int fd, const eng_peers *p, void *blob, size_t bytes, uint64_t until)
 {
     uint8_t hello[HELLO_BYTES], answer = 0;
     uint64_t soon = clock_ns() + 2000000000u; /* a stranger that says nothing must not hold up the ranks */
     if (soon > until) soon = until;
-    if (!transfer(fd, hello, sizeof hello, false, soon)) return false;
+    if (!transfer(fd, hello, sizeof hello, false, soon)) return -1;
     uint32_t rank = get_u32(hello + 4);
-    answer = get_u32(hello) == HELLO_MAGIC && get_u32(hello + 8) == (uint32_t)n_ranks && rank > 0 && rank < (uint32_t)n_ranks &&
-             !came[rank];
-    if (!transfer(fd, &answer, 1, true, soon) || !answer) return false;
-    if (!transfer(fd, blob, bytes, true, soon)) return false;
-    came[rank] = true;
-    return true;
+    answer = get_u32(hello) == HELLO_MAGIC && get_u32(hello + 8) == (uint32_t)p->n_ranks && rank > 0 &&
+             rank < (uint32_t)p->n_ranks && p->fd[rank] < 0;
+    if (!transfer(fd, &answer, 1, true, soon) || !answer) return -1;
+    return transfer(fd, blob, bytes, true, soon) ? (int32_t)rank : -1;
 }
 
-static err_code serve(const char *address, int32_t n_ranks, void *blob, size_t bytes, uint64_t until, err *e)
+static err_code serve(eng_peers *p, const char *address, void *blob, size_t bytes, uint64_t until, err *e)
 {
-    bool came[ENG_RANKS_MAX] = { true };
     int32_t n = 1;
     int fd;
     TRY(open_listener(address, &fd, e));
-    while (n < n_ranks) {
-        struct pollfd p = { fd, POLLIN, 0 };
-        if (poll(&p, 1, left_ms(until)) <= 0) break;
+    while (n < p->n_ranks) {
+        struct pollfd waiting = { fd, POLLIN, 0 };
+        if (poll(&waiting, 1, left_ms(until)) <= 0) break;
         int peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
         if (peer < 0) continue;
-        n += welcome(peer, n_ranks, came, blob, bytes, until);
-        close(peer);
+        int32_t rank = welcome(peer, p, blob, bytes, until);
+        if (rank < 0) {
+            close(peer);
+            continue;
+        }
+        p->fd[rank] = peer;
+        n++;
     }
     close(fd);
-    if (n == n_ranks) return ERR_OK;
-    return err_set(e, ERR_COMM, "--bootstrap %s: rank 0: %d of %d ranks came in time", address, n, n_ranks);
+    if (n == p->n_ranks) return ERR_OK;
+    return err_set(e, ERR_COMM, "--bootstrap %s: rank 0: %d of %d ranks came in time", address, n, p->n_ranks);
 }
 
-/* *refused: rank 0 is there and does not want this rank. */
-static bool ask(const char *address, int32_t rank, int32_t n_ranks, void *blob, size_t bytes, uint64_t until, bool *refused,
-                err *e)
+/* One try to reach rank 0. *refused: it is there and does not want this rank. */
+static bool ask(eng_peers *p, const char *address, void *blob, size_t bytes, uint64_t until, bool *refused, err *e)
 {
     struct addrinfo *list = NULL;
     uint8_t hello[HELLO_BYTES], answer = 0;
-    bool done = false;
     if (resolve(address, false, &list, e) != ERR_OK) return false;
     put_u32(hello, HELLO_MAGIC);
-    put_u32(hello + 4, (uint32_t)rank);
-    put_u32(hello + 8, (uint32_t)n_ranks);
-    for (const struct addrinfo *a = list; a && !done && !*refused; a = a->ai_next) {
+    put_u32(hello + 4, (uint32_t)p->rank);
+    put_u32(hello + 8, (uint32_t)p->n_ranks);
+    for (const struct addrinfo *a = list; a && p->fd[0] < 0 && !*refused; a = a->ai_next) {
         int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        bool done = false;
         if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 && transfer(fd, hello, sizeof hello, true, until) &&
             transfer(fd, &answer, 1, false, until)) {
             *refused = answer != 1;
             done = !*refused && transfer(fd, blob, bytes, false, until);
         }
-        if (fd >= 0) close(fd);
+        if (done) p->fd[0] = fd;
+        else if (fd >= 0) close(fd);
     }
     freeaddrinfo(list);
-    return done;
+    return p->fd[0] >= 0;
 }
 
-err_code eng_bootstrap(const char *address, int32_t rank, int32_t n_ranks, void *blob, size_t bytes, uint64_t deadline_ns,
-                       err *e)
+static err_code find_rank_0(eng_peers *p, const char *address, void *blob, size_t bytes, uint64_t deadline_ns, err *e)
 {
     uint64_t until = clock_ns() + deadline_ns;
-    if (rank == 0) return serve(address, n_ranks, blob, bytes, until, e);
     TRY(eng_bootstrap_check(address, e));
     while (clock_ns() < until) {
         bool refused = false;
-        if (ask(address, rank, n_ranks, blob, bytes, until, &refused, e)) return ERR_OK;
+        if (ask(p, address, blob, bytes, until, &refused, e)) return ERR_OK;
         if (refused)
             return err_set(e, ERR_COMM, "--bootstrap %s: rank %d of %d is not wanted there: another rank count, or this rank "
-                           "came before", address, rank, n_ranks);
+                           "came before", address, p->rank, p->n_ranks);
         struct timespec pause = { 0, RETRY_NS };
         nanosleep(&pause, NULL);
     }
-    return err_set(e, ERR_COMM, "--bootstrap %s: rank %d: rank 0 did not answer within %.0f s", address, rank,
+    return err_set(e, ERR_COMM, "--bootstrap %s: rank %d: rank 0 did not answer within %.0f s", address, p->rank,
                    (double)deadline_ns * 1e-9);
+}
+
+static void close_all(eng_peers *p)
+{
+    for (int32_t r = 0; r < ENG_RANKS_MAX; r++)
+        if (p->fd[r] >= 0) close(p->fd[r]);
+    free(p);
+}
+
+err_code eng_peers_open(const char *address, int32_t rank, int32_t n_ranks, void *blob, size_t bytes, uint64_t deadline_ns,
+                        eng_peers **out, err *e)
+{
+    eng_peers *p = mem_alloc(1, sizeof *p);
+    *out = NULL;
+    if (!p) return err_set(e, ERR_NOMEM, "--bootstrap %s: no memory", address);
+    p->rank = rank;
+    p->n_ranks = n_ranks;
+    for (int32_t r = 0; r < ENG_RANKS_MAX; r++) p->fd[r] = -1;
+    err_code rc = rank == 0 ? serve(p, address, blob, bytes, clock_ns() + deadline_ns, e)
+                            : find_rank_0(p, address, blob, bytes, deadline_ns, e);
+    if (rc != ERR_OK) {
+        close_all(p);
+        return rc;
+    }
+    *out = p;
+    return ERR_OK;
+}
+
+/* ---- afterwards ---- */
+
+err_code eng_peers_check(eng_peers *p, err *e)
+{
+    for (int32_t r = 0; p && r < p->n_ranks; r++) {
+        char message[MESSAGE_BYTES] = "";
+        struct pollfd waiting = { p->fd[r], POLLIN, 0 };
+        if (p->fd[r] < 0 || p->left[r] || poll(&waiting, 1, 0) == 0) continue;
+        bool said = transfer(p->fd[r], message, sizeof message, false, clock_ns() + 1000000000u);
+        message[MESSAGE_BYTES - 1] = 0;
+        if (!said) return err_set(e, ERR_COMM, "rank %d is gone without a word", r);
+        p->left[r] = strcmp(message, BYE) == 0;
+        if (!p->left[r]) return err_set(e, ERR_COMM, "rank %d failed: %s", r, message);
+    }
+    return ERR_OK;
+}
+
+static void say(eng_peers *p, const char *what)
+{
+    char message[MESSAGE_BYTES] = "";
+    snprintf(message, sizeof message, "%s", what);
+    for (int32_t r = 0; r < p->n_ranks; r++)
+        if (p->fd[r] >= 0) (void)transfer(p->fd[r], message, sizeof message, true, clock_ns() + 1000000000u);
+}
+
+void eng_peers_tell(eng_peers *p, const char *why)
+{
+    if (!p || p->told) return;
+    p->told = true;
+    say(p, why);
+}
+
+void eng_peers_close(eng_peers *p)
+{
+    if (!p) return;
+    if (!p->told) say(p, BYE);
+    close_all(p);
 }

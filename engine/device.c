@@ -209,25 +209,6 @@ void eng_device_close(eng_device *d)
 
 /* ---- running ---- */
 
-/* Waits for lane 0. A collective that does not end is given up on this rank; the peer's own deadline, or the error that NCCL
- * notices, ends the other. */
-static err_code wait_step(eng_device *d, err *e)
-{
-    uint64_t start = clock_ns();
-    bool done = false;
-    err_code rc = ERR_OK;
-    while (!done && rc == ERR_OK) {
-        rc = krn_stream_wait(d->lane[0], WAIT_SLICE_NS, &done, e);
-        if (rc == ERR_OK && !done && d->comm) rc = eng_device_comm_error(d->comm, e);
-        if (rc == ERR_OK && !done && d->comm && clock_ns() - start > d->deadline_ns)
-            rc = err_set(e, ERR_COMM, "not finished within %.1f s", (double)d->deadline_ns * 1e-9);
-    }
-    if (rc == ERR_OK) return ERR_OK;
-    if (d->comm) eng_device_comm_abort(d->comm);
-    d->failed.code = rc;
-    return rc;
-}
-
 /* Names where a failed step stood. */
 static err_code where(eng_device *d, const eng_program *p, err_code rc, err *e)
 {
@@ -235,6 +216,26 @@ static err_code where(eng_device *d, const eng_program *p, err_code rc, err *e)
     if (rc == ERR_OK || !e) return rc;
     if (at >= 0 && at < p->n_ops) err_wrap(e, "rank %d, %s", d->rank[0].rank, p->op[at].name);
     else err_wrap(e, "rank %d", d->rank[0].rank);
+    return rc;
+}
+
+/* Waits for lane 0. A collective that does not end is given up on this rank; the peer's own deadline, or what it hears of
+ * this one, ends the other. */
+static err_code wait_step(eng_device *d, const eng_program *p, err *e)
+{
+    uint64_t start = clock_ns();
+    bool done = false;
+    err_code rc = ERR_OK;
+    while (!done && rc == ERR_OK) {
+        rc = krn_stream_wait(d->lane[0], WAIT_SLICE_NS, &done, e);
+        if (rc == ERR_OK && d->comm) rc = eng_device_comm_error(d->comm, e);
+        if (rc == ERR_OK && !done && d->comm && clock_ns() - start > d->deadline_ns)
+            rc = err_set(e, ERR_COMM, "not finished within %.1f s", (double)d->deadline_ns * 1e-9);
+    }
+    if (rc == ERR_OK) return ERR_OK;
+    d->failed.code = rc;
+    rc = where(d, p, rc, e);
+    if (d->comm) eng_device_comm_abort(d->comm, e ? e->msg : "failed");
     return rc;
 }
 
@@ -302,7 +303,7 @@ static err_code run(const eng_device_run *r, int32_t first, eng_device_graph *g,
     eng_device *d = r->d;
     *d->mark = NO_MARK;
     TRY(g ? launch_graph(r, g, e) : eng_device_launch(r, first, e));
-    TRY(where(d, r->program, wait_step(d, e), e));
+    TRY(wait_step(d, r->program, e));
     TRY(krn_event_elapsed_us(d->started, d->ended, &d->step_us, e));
     return tap ? show(d, r->program, first, live, tap, slot, row0, rows_total, e) : ERR_OK;
 }

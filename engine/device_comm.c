@@ -13,6 +13,7 @@
 struct eng_device_comm {
     eng_comm_kind kind;
     int32_t rank, n_ranks; /* rank: of this group's first (NCCL: only) rank */
+    eng_peers *peers;      /* ranks in other processes; NULL: none */
 #ifdef HAVE_NCCL
     ncclComm_t nccl;
     float *parts; /* n_ranks above 2: [n_ranks][elems_max], the gathered partials */
@@ -73,7 +74,7 @@ static err_code open_nccl_rank(const eng_options *o, int64_t elems_max, eng_devi
     ncclUniqueId id = { { 0 } };
     int32_t device = eng_device_index(o, 0);
     if (o->rank == 0) NCCL_TRY(ncclGetUniqueId(&id));
-    TRY(eng_bootstrap(o->bootstrap, o->rank, o->n_ranks, &id, sizeof id, BOOTSTRAP_DEADLINE_NS, e));
+    TRY(eng_peers_open(o->bootstrap, o->rank, o->n_ranks, &id, sizeof id, BOOTSTRAP_DEADLINE_NS, &c->peers, e));
     TRY(krn_device_use(device, e));
     NCCL_TRY(ncclCommInitRank(&c->nccl, o->n_ranks, id, o->rank));
     return take_parts(c, device, elems_max, e);
@@ -109,22 +110,22 @@ void eng_device_comm_close(eng_device_comm *c)
     if (c->nccl) ncclCommDestroy(c->nccl);
     krn_device_free(c->parts);
 #endif
+    eng_peers_close(c->peers);
     free(c);
 }
 
-void eng_device_comm_abort(eng_device_comm *c)
+void eng_device_comm_abort(eng_device_comm *c, const char *why)
 {
-    (void)c;
+    eng_peers_tell(c->peers, why);
 #ifdef HAVE_NCCL
     if (c->nccl) ncclCommAbort(c->nccl);
     c->nccl = NULL;
 #endif
 }
 
-err_code eng_device_comm_error(const eng_device_comm *c, err *e)
+err_code eng_device_comm_error(eng_device_comm *c, err *e)
 {
-    (void)c;
-    (void)e;
+    TRY(eng_peers_check(c->peers, e));
 #ifdef HAVE_NCCL
     ncclResult_t noticed = ncclSuccess;
     if (!c->nccl) return ERR_OK;

@@ -16,10 +16,12 @@ MUST_USE err_code eng_device_comm_check(const eng_options *o, err *e);
  * rank % devices; the others have one in all. elems_max: of the largest all_reduce. On error all of out is NULL. */
 MUST_USE err_code eng_device_comm_open_all(const eng_options *o, int64_t elems_max, eng_device_comm **out, err *e);
 void eng_device_comm_close(eng_device_comm *c);
-/* Ends whatever is under way on this rank, so that the stream comes free; nothing works afterwards. */
-void eng_device_comm_abort(eng_device_comm *c);
-/* A failure that NCCL noticed by itself (a peer died), or ERR_OK. */
-MUST_USE err_code eng_device_comm_error(const eng_device_comm *c, err *e);
+/* Ends whatever is under way on this rank, so that the stream comes free, and tells ranks in other processes why; nothing
+ * works afterwards. */
+void eng_device_comm_abort(eng_device_comm *c, const char *why);
+/* A failure that NCCL noticed or another process told of, or ERR_OK. Does not wait. A step's values count only when this was
+ * asked after it: a rank that gave up may have sent anything. */
+MUST_USE err_code eng_device_comm_error(eng_device_comm *c, err *e);
 
 /* out[r][i] = ((p0[i] + p1[i]) + p2[i]) ...: the same bits on every rank and with every kind but solo. in, out: one pointer
  * for each rank of this group. */

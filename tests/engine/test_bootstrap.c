@@ -16,12 +16,19 @@ enum { BLOB = 128 };
 static const uint64_t SECOND = 1000000000u;
 static char address[32];
 
-typedef struct rank_run { int32_t rank, n_ranks; uint64_t deadline_ns; uint8_t blob[BLOB]; err_code rc; err e; } rank_run;
+typedef struct rank_run {
+    int32_t rank, n_ranks;
+    uint64_t deadline_ns;
+    uint8_t blob[BLOB];
+    eng_peers *peers;
+    err_code rc;
+    err e;
+} rank_run;
 
 static void *run(void *arg)
 {
     rank_run *r = arg;
-    r->rc = eng_bootstrap(address, r->rank, r->n_ranks, r->blob, BLOB, r->deadline_ns, &r->e);
+    r->rc = eng_peers_open(address, r->rank, r->n_ranks, r->blob, BLOB, r->deadline_ns, &r->peers, &r->e);
     return NULL;
 }
 
@@ -53,6 +60,56 @@ static void every_rank_gets_the_bytes_of_rank_0(void **state)
         if (r[i].rc != ERR_OK) fail_msg("rank %d: %s", i, r[i].e.msg);
         assert_memory_equal(r[i].blob, r[0].blob, BLOB);
     }
+    for (int i = 0; i < 4; i++) assert_int_equal(eng_peers_check(r[i].peers, &r[i].e), ERR_OK);
+    for (int i = 0; i < 4; i++) eng_peers_close(r[i].peers);
+}
+
+/* Two ranks that have met. */
+static void meet(rank_run *zero, rank_run *one)
+{
+    pthread_t t;
+    *zero = (rank_run){ .rank = 0, .n_ranks = 2, .deadline_ns = 20 * SECOND };
+    *one = (rank_run){ .rank = 1, .n_ranks = 2, .deadline_ns = 20 * SECOND };
+    assert_int_equal(pthread_create(&t, NULL, run, zero), 0);
+    run(one);
+    pthread_join(t, NULL);
+    assert_int_equal(zero->rc, ERR_OK);
+    assert_int_equal(one->rc, ERR_OK);
+}
+
+static void a_failure_is_heard_with_its_words_and_a_goodbye_is_none(void **state)
+{
+    (void)state;
+    rank_run zero, one;
+    meet(&zero, &one);
+    eng_peers_tell(one.peers, "s1.ffn.slot_sum: not finished within 60.0 s");
+    eng_peers_close(one.peers);
+    assert_int_equal(eng_peers_check(zero.peers, &zero.e), ERR_COMM);
+    assert_string_equal(zero.e.msg, "rank 1 failed: s1.ffn.slot_sum: not finished within 60.0 s");
+    eng_peers_close(zero.peers);
+    meet(&zero, &one);
+    eng_peers_close(zero.peers);
+    for (int i = 0; i < 2; i++) assert_int_equal(eng_peers_check(one.peers, &one.e), ERR_OK);
+    eng_peers_close(one.peers);
+}
+
+static void a_peer_that_dies_is_noticed(void **state)
+{
+    (void)state;
+    rank_run zero, one;
+    meet(&zero, &one);
+    for (int fd = 3; fd < 256; fd++) { /* what a killed process leaves: its end of the connection closed */
+        struct sockaddr_storage a;
+        socklen_t n = sizeof a;
+        char port[8];
+        snprintf(port, sizeof port, ":%d", getpeername(fd, (struct sockaddr *)&a, &n) == 0 && a.ss_family == AF_INET
+                                              ? ntohs(((struct sockaddr_in *)&a)->sin_port) : 0);
+        if (strcmp(port, strchr(address, ':')) == 0) shutdown(fd, SHUT_RDWR); /* rank 1's end */
+    }
+    assert_int_equal(eng_peers_check(zero.peers, &zero.e), ERR_COMM);
+    assert_string_equal(zero.e.msg, "rank 1 is gone without a word");
+    eng_peers_close(zero.peers);
+    eng_peers_close(one.peers);
 }
 
 static void another_rank_count_is_turned_away(void **state)
@@ -69,6 +126,8 @@ static void another_rank_count_is_turned_away(void **state)
     pthread_join(t, NULL);
     assert_int_equal(right.rc, ERR_OK);
     assert_int_equal(zero.rc, ERR_OK);
+    eng_peers_close(right.peers);
+    eng_peers_close(zero.peers);
 }
 
 static void a_rank_that_does_not_come_is_counted_and_in_time(void **state)
@@ -102,6 +161,8 @@ int main(void)
         cmocka_unit_test_setup(every_rank_gets_the_bytes_of_rank_0, new_address),
         cmocka_unit_test_setup(another_rank_count_is_turned_away, new_address),
         cmocka_unit_test_setup(a_rank_that_does_not_come_is_counted_and_in_time, new_address),
+        cmocka_unit_test_setup(a_failure_is_heard_with_its_words_and_a_goodbye_is_none, new_address),
+        cmocka_unit_test_setup(a_peer_that_dies_is_noticed, new_address),
         cmocka_unit_test(addresses_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
