@@ -19,7 +19,8 @@ static void usage(FILE *out)
 {
     fprintf(out, "usage: sparktape COMMAND ...\nrecord, replay and compare the DSpark draft engine, value by value\n\n");
     for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", COMMANDS[i]->name, COMMANDS[i]->summary);
-    fprintf(out, "\nsparktape COMMAND --help says more. Exit: 0 same or done, 1 different, 2 usage, 3 bad input, 4 refused, 5 system.\n");
+    fprintf(out, "\nsparktape COMMAND --help says more. "
+                 "Exit: 0 same or done, 1 different, 2 usage, 3 bad input, 4 refused, 5 system.\n");
 }
 
 static int run(const cli_command *c, int argc, char **argv)
@@ -27,7 +28,8 @@ static int run(const cli_command *c, int argc, char **argv)
     err e = { 0 };
     int status = 0;
     err_code rc = c->run(c, argc, argv, &status, &e);
-    if (rc == ERR_OK && (fflush(stdout) != 0 || ferror(stdout))) rc = err_set(&e, ERR_IO, "standard output cannot be written");
+    if (rc == ERR_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        rc = err_set(&e, ERR_IO, "standard output cannot be written");
     if (rc == ERR_OK) return status;
     fflush(stdout);
     fprintf(stderr, "sparktape %s: %s\n", c->name, e.msg[0] ? e.msg : err_text(rc));

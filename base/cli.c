@@ -80,7 +80,8 @@ err_code cli_keep_off(const char *what, const char *out, const char *in, err *e)
 {
     struct stat o, i, folder;
     if (stat(out, &o) != 0 || stat(in, &i) != 0) return ERR_OK; /* nothing to destroy, or reported by whoever opens it */
-    if (same_file(&o, &i) && !S_ISDIR(o.st_mode)) return err_set(e, ERR_ARG, "%s: %s is an input of this command", what, out);
+    if (same_file(&o, &i) && !S_ISDIR(o.st_mode))
+        return err_set(e, ERR_ARG, "%s: %s is an input of this command", what, out);
     bool of_checkpoint = ends_with(out, ".safetensors") || ends_with(out, ".json");
     if (!S_ISDIR(i.st_mode) || S_ISDIR(o.st_mode) || !of_checkpoint) return ERR_OK;
     char parent[4096];

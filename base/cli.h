@@ -56,8 +56,8 @@ typedef struct cli_args { int count; const char *item[CLI_ARGS_MAX]; } cli_args;
  * With --help nothing else is checked and common->help is set; the caller prints cli_help and returns. */
 MUST_USE err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, cli_common *common,
                             cli_args *args, err *e);
-/* ERR_ARG when writing `out` would destroy `in`: the same file, or a file of the checkpoint when `in` is its folder. `what` names the
- * option or argument. Parsing does this for every CLI_OUT against all arguments and every CLI_IN. */
+/* ERR_ARG when writing `out` would destroy `in`: the same file, or a file of the checkpoint when `in` is its folder. `what`
+ * names the option or argument. Parsing does this for every CLI_OUT against all arguments and every CLI_IN. */
 MUST_USE err_code cli_keep_off(const char *what, const char *out, const char *in, err *e);
 /* Prints usage and options of one command to stdout. */
 void cli_help(const cli_command *self);

@@ -18,8 +18,8 @@ static const cli_option OPTIONS[] = {
 static err_code report(const cli_common *common, const char *tape, const char *out, const cap_export_result *r, err *e)
 {
     if (r->damage[0] && !common->quiet)
-        fprintf(stderr, "sparktape export: %s is damaged (%s): only sound values are exported, %llu known ones are missing; "
-                "see sparktape doctor %s\n", tape, r->damage, (unsigned long long)r->n_damaged, tape);
+        fprintf(stderr, "sparktape export: %s is damaged (%s): only sound values are exported, %llu known ones are "
+                "missing; see sparktape doctor %s\n", tape, r->damage, (unsigned long long)r->n_damaged, tape);
     if (r->n_no_payload && !common->quiet)
         fprintf(stderr, "sparktape export: %llu values were kept as statistics or hashes and are not in %s\n",
                 (unsigned long long)r->n_no_payload, out);

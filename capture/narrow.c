@@ -8,9 +8,10 @@
 bool cap_name_dtype(const char *name, fmt_dtype *out)
 {
     static const struct { const char *names; fmt_dtype dtype; } TABLE[] = {
-        { "pos,draft.slots,draft.anchor,draft.pos,draft.n_out,ids,block_pos,s*.ffn.ids,drafts,head.*.top_ids", FMT_DTYPE_I32 },
-        { "s*.mix_pre,s*.mix_post,s*.mix_comb,s*.ffn.scores,s*.ffn.weights,s*.ffn.slot,s*.ffn.shared,head.logits,head.biased,"
-          "head.*.top,confidence", FMT_DTYPE_F32 },
+        { "pos,draft.slots,draft.anchor,draft.pos,draft.n_out,ids,block_pos,s*.ffn.ids,drafts,head.*.top_ids",
+          FMT_DTYPE_I32 },
+        { "s*.mix_pre,s*.mix_post,s*.mix_comb,s*.ffn.scores,s*.ffn.weights,s*.ffn.slot,s*.ffn.shared,head.logits,"
+          "head.biased,head.*.top,confidence", FMT_DTYPE_F32 },
         { "taps,main_x,x0,s*.main_kv,s*.window,s*.attn.*,s*.attn_out,s*.ffn.*,s*.ffn_out,s*.out,head.collapse,head.norm",
           FMT_DTYPE_BF16 },
     };

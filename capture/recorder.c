@@ -134,8 +134,8 @@ static err_code put_top(cap_recorder *r, const fmt_tape_key *key, const eng_prog
 
 static bool all_ranks_are_here(const cap_recorder *r) { return r->end_rank - r->first_rank == r->n_ranks; }
 
-/* One value of all ranks here: in one record set where it has every rank and their shapes agree, else (a vocabulary's shards, a
- * process that is one rank of several) one by one. */
+/* One value of all ranks here: in one record set where it has every rank and their shapes agree, else (a vocabulary's
+ * shards, a process that is one rank of several) one by one. */
 static err_code put_parts(cap_recorder *r, fmt_tape_key key, const eng_program *p, int32_t v, const eng_extents *x, err *e)
 {
     const eng_value *value = &p->value[v];

@@ -100,7 +100,8 @@ static err_code pick(const char *option, const char *text, const char *const *wo
 /* One process a rank: whether the words name a rank of NCCL and where rank 0 is. */
 static err_code check_process(const eng_option_words *words, const eng_options *o, err *e)
 {
-    if (words->rank && !words->bootstrap) return err_set(e, ERR_ARG, "--rank %lld: wanted --bootstrap with it", (long long)words->rank);
+    if (words->rank && !words->bootstrap)
+        return err_set(e, ERR_ARG, "--rank %lld: wanted --bootstrap with it", (long long)words->rank);
     if (!words->bootstrap) return ERR_OK;
     if (o->backend != ENG_BACKEND_CUDA || o->comm != ENG_COMM_NCCL || o->n_ranks < 2)
         return err_set(e, ERR_ARG, "--bootstrap: only for ranks that meet through NCCL: --backend cuda --tp 2 or more");

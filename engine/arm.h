@@ -36,22 +36,22 @@ typedef struct eng_options {
     eng_mode mode;
     krn_acc acc;
     eng_combine combine;
-    int32_t n_ranks; /* --tp */
-    eng_comm_kind comm; /* --comm; CUDA only */
+    int32_t n_ranks;       /* --tp */
+    eng_comm_kind comm;    /* --comm; CUDA only */
     const char *bootstrap; /* --bootstrap: this process is one rank of NCCL; NULL: all ranks are here. Borrowed */
     int32_t rank;          /* --rank, with bootstrap */
-    int32_t threads; /* all ranks together; 0: all of the machine */
+    int32_t threads;       /* all ranks together; 0: all of the machine */
 } eng_options;
 
 /* The command-line words for the above, shared by every command that runs an arm. NULL members mean the default (arm
  * native-packed, cpu, eager, the arm's accumulation, exact, tp 1). */
 typedef struct eng_option_words {
     const char *arm, *backend, *mode, *acc, *combine;
-    const char *head; /* --head official|k6 */
-    const char *comm; /* --comm nccl|emulated, with --backend cuda */
+    const char *head;      /* --head official|k6 */
+    const char *comm;      /* --comm nccl|emulated, with --backend cuda */
     const char *bootstrap; /* --bootstrap HOST:PORT, with --comm nccl */
     int64_t rank;          /* --rank, with --bootstrap */
-    int64_t tp;       /* 0: not given */
+    int64_t tp;            /* 0: not given */
 } eng_option_words;
 /* ERR_ARG for an unknown word or a combination that does not exist, ERR_DEVICE for devices that are not here. */
 MUST_USE err_code eng_options_parse(const eng_option_words *words, int64_t threads, eng_options *out, err *e);

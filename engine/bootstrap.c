@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,13 +15,21 @@
 
 /* A peer's greeting: magic, its rank, its number of ranks. The answer: one byte, 1 for welcome, then the blob. Afterwards
  * either side may send one message of fixed size: BYE, or why it failed, padded with zeros. */
-enum { HELLO_BYTES = 12, HOST_BYTES = 256, PORT_BYTES = 8, RETRY_NS = 50000000, MESSAGE_BYTES = 256 };
+enum {
+    HELLO_MAGIC = 0x42545053, /* "SPTB" */
+    HELLO_BYTES = 12,
+    MESSAGE_BYTES = 256,
+    HOST_BYTES = 256,
+    PORT_BYTES = 8,
+    RETRY_NS = 50000000,
+    HELLO_NS = 2000000000,   /* a stranger that says nothing must not hold up the ranks */
+    MESSAGE_NS = 1000000000, /* a message fits any socket's buffer: this passes only where the peer is gone */
+};
 static const char BYE[] = "bye";
-#define HELLO_MAGIC 0x42545053u /* "SPTB" */
 
 struct eng_peers {
     int32_t rank, n_ranks;
-    int fd[ENG_RANKS_MAX];   /* by peer's rank, -1: none. Rank 0 has all others, they have rank 0 */
+    int fd[ENG_RANKS_MAX];    /* by peer's rank, -1: none. Rank 0 has all others, they have rank 0 */
     bool left[ENG_RANKS_MAX]; /* said goodbye */
     bool told;
 };
@@ -56,13 +65,23 @@ static int left_ms(uint64_t until)
     return now >= until ? 0 : (int)((until - now) / 1000000u) + 1;
 }
 
+/* Waits until fd has something (an error counts); false when time is up. */
+static bool wait_for(int fd, short events, uint64_t until)
+{
+    struct pollfd p = { fd, events, 0 };
+    int n;
+    do n = poll(&p, 1, left_ms(until));
+    while (n < 0 && errno == EINTR);
+    return n > 0;
+}
+
 /* Moves all of n bytes; false on an error, a closed peer, or when time is up. */
 static bool transfer(int fd, void *data, size_t n, bool out, uint64_t until)
 {
     for (size_t at = 0; at < n;) {
-        struct pollfd p = { fd, out ? POLLOUT : POLLIN, 0 };
-        if (poll(&p, 1, left_ms(until)) <= 0) return false;
-        ssize_t got = out ? send(fd, (uint8_t *)data + at, n - at, MSG_NOSIGNAL) : recv(fd, (uint8_t *)data + at, n - at, 0);
+        if (!wait_for(fd, out ? POLLOUT : POLLIN, until)) return false;
+        uint8_t *rest = (uint8_t *)data + at;
+        ssize_t got = out ? send(fd, rest, n - at, MSG_NOSIGNAL) : recv(fd, rest, n - at, 0);
         if (got <= 0) return false;
         at += (size_t)got;
     }
@@ -103,7 +122,7 @@ static err_code open_listener(const char *address, int *out, err *e)
 static int32_t welcome(int fd, const eng_peers *p, void *blob, size_t bytes, uint64_t until)
 {
     uint8_t hello[HELLO_BYTES], answer = 0;
-    uint64_t soon = clock_ns() + 2000000000u; /* a stranger that says nothing must not hold up the ranks */
+    uint64_t soon = clock_ns() + HELLO_NS;
     if (soon > until) soon = until;
     if (!transfer(fd, hello, sizeof hello, false, soon)) return -1;
     uint32_t rank = get_u32(hello + 4);
@@ -119,8 +138,7 @@ static err_code serve(eng_peers *p, const char *address, void *blob, size_t byte
     int fd;
     TRY(open_listener(address, &fd, e));
     while (n < p->n_ranks) {
-        struct pollfd waiting = { fd, POLLIN, 0 };
-        if (poll(&waiting, 1, left_ms(until)) <= 0) break;
+        if (!wait_for(fd, POLLIN, until)) break;
         int peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
         if (peer < 0) continue;
         int32_t rank = welcome(peer, p, blob, bytes, until);
@@ -148,7 +166,10 @@ static bool ask(eng_peers *p, const char *address, void *blob, size_t bytes, uin
     for (const struct addrinfo *a = list; a && p->fd[0] < 0 && !*refused; a = a->ai_next) {
         int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
         bool done = false;
-        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 && transfer(fd, hello, sizeof hello, true, until) &&
+        int left = left_ms(until) + 1; /* 0 would be no limit */
+        struct timeval limit = { left / 1000, left % 1000 * 1000 };
+        if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 && /* connect heeds it too */
+            connect(fd, a->ai_addr, a->ai_addrlen) == 0 && transfer(fd, hello, sizeof hello, true, until) &&
             transfer(fd, &answer, 1, false, until)) {
             *refused = answer != 1;
             done = !*refused && transfer(fd, blob, bytes, false, until);
@@ -168,8 +189,8 @@ static err_code find_rank_0(eng_peers *p, const char *address, void *blob, size_
         bool refused = false;
         if (ask(p, address, blob, bytes, until, &refused, e)) return ERR_OK;
         if (refused)
-            return err_set(e, ERR_COMM, "--bootstrap %s: rank %d of %d is not wanted there: another rank count, or this rank "
-                           "came before", address, p->rank, p->n_ranks);
+            return err_set(e, ERR_COMM, "--bootstrap %s: rank %d of %d is not wanted there: another rank count, or this "
+                           "rank came before", address, p->rank, p->n_ranks);
         struct timespec pause = { 0, RETRY_NS };
         nanosleep(&pause, NULL);
     }
@@ -209,9 +230,8 @@ err_code eng_peers_check(eng_peers *p, err *e)
 {
     for (int32_t r = 0; p && r < p->n_ranks; r++) {
         char message[MESSAGE_BYTES] = "";
-        struct pollfd waiting = { p->fd[r], POLLIN, 0 };
-        if (p->fd[r] < 0 || p->left[r] || poll(&waiting, 1, 0) == 0) continue;
-        bool said = transfer(p->fd[r], message, sizeof message, false, clock_ns() + 1000000000u);
+        if (p->fd[r] < 0 || p->left[r] || !wait_for(p->fd[r], POLLIN, 0)) continue;
+        bool said = transfer(p->fd[r], message, sizeof message, false, clock_ns() + MESSAGE_NS);
         message[MESSAGE_BYTES - 1] = 0;
         if (!said) return err_set(e, ERR_COMM, "rank %d is gone without a word", r);
         p->left[r] = strcmp(message, BYE) == 0;
@@ -225,7 +245,7 @@ static void say(eng_peers *p, const char *what)
     char message[MESSAGE_BYTES] = "";
     snprintf(message, sizeof message, "%s", what);
     for (int32_t r = 0; r < p->n_ranks; r++)
-        if (p->fd[r] >= 0) (void)transfer(p->fd[r], message, sizeof message, true, clock_ns() + 1000000000u);
+        if (p->fd[r] >= 0) (void)transfer(p->fd[r], message, sizeof message, true, clock_ns() + MESSAGE_NS);
 }
 
 void eng_peers_tell(eng_peers *p, const char *why)

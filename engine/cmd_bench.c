@@ -25,7 +25,8 @@ static const cli_option OPTIONS[] = {
     { "--comm", "KIND", "cuda: nccl (default) or emulated", CLI_STR, offsetof(bench_words, run.comm) },
     { "--bootstrap", "HOST:PORT", "cuda: this process is one rank; rank 0 listens there for the others", CLI_STR,
       offsetof(bench_words, run.bootstrap) },
-    { "--rank", "R", "which rank this process is, with --bootstrap (default: 0)", CLI_INT, offsetof(bench_words, run.rank) },
+    { "--rank", "R", "which rank this process is, with --bootstrap (default: 0)", CLI_INT,
+      offsetof(bench_words, run.rank) },
     { "--solo", NULL, "cuda: one rank of --tp alone, collectives replaced by copies: a time, not a result", CLI_FLAG,
       offsetof(bench_words, solo) },
     { "--mode", "MODE", "graph (default) or eager", CLI_STR, offsetof(bench_words, run.mode) },
@@ -33,9 +34,10 @@ static const cli_option OPTIONS[] = {
     { "--b", "LIST", "slots drafted together (default: 1,2,3,4)", CLI_STR, offsetof(bench_words, b) },
     { "--n-out", "LIST", "drafted positions (default: the block)", CLI_STR, offsetof(bench_words, n_out) },
     { "--samples", "N", "timed steps of each shape (default: 200)", CLI_COUNT, offsetof(bench_words, samples) },
-    { "--settle", "SECONDS", "steps run before the first sample, so that clocks settle (default: 0.5)", CLI_STR,
-      offsetof(bench_words, settle) },
-    { "--ops", NULL, "cuda: also the median time of every op, each alone on the stream", CLI_FLAG, offsetof(bench_words, ops) },
+    { "--settle", "SECONDS", "steps before the first sample, for clocks to settle (default: 0.5; --bootstrap: N steps)",
+      CLI_STR, offsetof(bench_words, settle) },
+    { "--ops", NULL, "cuda: also the median time of every op, each alone on the stream", CLI_FLAG,
+      offsetof(bench_words, ops) },
 };
 
 typedef struct int_list { int32_t n, item[LIST_MAX]; } int_list;
@@ -44,7 +46,8 @@ static err_code parse_list(const char *option, const char *text, int64_t lo, int
 {
     char copy[128];
     *out = (int_list){ 0 };
-    if (strlen(text) >= sizeof copy) return err_set(e, ERR_ARG, "%s: found %zu characters, wanted a short list", option, strlen(text));
+    if (strlen(text) >= sizeof copy)
+        return err_set(e, ERR_ARG, "%s: found %zu characters, wanted a short list", option, strlen(text));
     memcpy(copy, text, strlen(text) + 1);
     for (char *save = NULL, *word = strtok_r(copy, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
         int64_t v;
@@ -99,13 +102,14 @@ static err_code fill_slots(bench *b, err *e)
 
 /* ---- which experts a step reads ---- */
 
-typedef struct used { int32_t stages[ENG_STAGES_MAX]; } used;
+/* Every rank routes alike: one that is in this process is counted. */
+typedef struct used { int32_t rank, stages[ENG_STAGES_MAX]; } used;
 
 static void count_experts(void *ctx, const eng_site *site, const fmt_tensor *t)
 {
     used *u = ctx;
     const eng_op *op = &site->program->op[site->program->value[site->value].producer];
-    if (op->kind != ENG_OP_TOPK || site->value != op->out[0] || site->rank != 0) return;
+    if (op->kind != ENG_OP_TOPK || site->value != op->out[0] || site->rank != u->rank) return;
     const int32_t *ids = t->data;
     int64_t n = t->shape[0] * t->shape[1];
     u->stages[op->stage] = 0;
@@ -133,10 +137,18 @@ static err_code draft(bench *b, int32_t batch, int32_t n_out, const eng_tap *tap
     return eng_draft(b->engine, batch, b->slots, b->anchors, b->pos, n_out, b->drafts, b->confidence, tap, e);
 }
 
-static err_code sample(bench *b, int32_t batch, int32_t n_out, err *e)
+/* Ranks in processes of their own must run equally many steps, so theirs are counted, not timed. */
+static err_code settle(bench *b, int32_t batch, int32_t n_out, err *e)
 {
     uint64_t until = clock_ns() + (uint64_t)(b->settle_s * 1e9);
-    while (clock_ns() < until) TRY(draft(b, batch, n_out, NULL, e));
+    for (int32_t i = 0; b->options.bootstrap ? i < b->samples : clock_ns() < until; i++)
+        TRY(draft(b, batch, n_out, NULL, e));
+    return ERR_OK;
+}
+
+static err_code sample(bench *b, int32_t batch, int32_t n_out, err *e)
+{
+    TRY(settle(b, batch, n_out, e));
     for (int32_t i = 0; i < b->samples; i++) {
         uint64_t start = clock_ns();
         TRY(draft(b, batch, n_out, NULL, e));
@@ -151,7 +163,7 @@ static err_code sample(bench *b, int32_t batch, int32_t n_out, err *e)
 static err_code run_shape(bench *b, int32_t batch, int32_t n_out, err *e)
 {
     const eng_config *c = eng_config_of(b->engine);
-    used u = { { 0 } };
+    used u = { .rank = b->options.bootstrap ? b->options.rank : 0 };
     eng_tap tap = { count_experts, &u };
     int32_t total = 0;
     TRY(draft(b, batch, n_out, &tap, e));
@@ -168,7 +180,8 @@ static err_code run_shape(bench *b, int32_t batch, int32_t n_out, err *e)
         return ERR_OK;
     }
     json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
-                          "schema", CMD_SCHEMA, "arm", b->options.arm->name, "backend", eng_backend_name(b->options.backend),
+                          "schema", CMD_SCHEMA, "arm", b->options.arm->name,
+                          "backend", eng_backend_name(b->options.backend),
                           "mode", eng_mode_name(b->options.mode), "combine", eng_combine_name(b->options.combine),
                           "comm", b->device && b->options.n_ranks > 1 ? eng_comm_name(b->options.comm) : "none",
                           "tp", (int)b->options.n_ranks, "b", (int)batch, "n_out", (int)n_out,
@@ -197,8 +210,8 @@ static err_code run_ops(bench *b, int32_t batch, int32_t n_out, err *e)
         double us = quantile(all, OP_SAMPLES, 0.5);
         sum += us;
         if (!b->json) printf("  %-28s %-16s %8.1f us\n", p->op[i].name, eng_kind_name(p->op[i].kind), us);
-        else printf("{\"schema\": %d, \"arm\": \"%s\", \"b\": %d, \"op\": \"%s\", \"kind\": \"%s\", \"p50_us\": %.2f}\n", CMD_SCHEMA,
-                    b->options.arm->name, batch, p->op[i].name, eng_kind_name(p->op[i].kind), us);
+        else printf("{\"schema\": %d, \"arm\": \"%s\", \"b\": %d, \"op\": \"%s\", \"kind\": \"%s\", \"p50_us\": %.2f}\n",
+                    CMD_SCHEMA, b->options.arm->name, batch, p->op[i].name, eng_kind_name(p->op[i].kind), us);
     }
     if (!b->json) printf("  %-28s %-16s %8.1f us\n", "all ops, one after another", "", sum);
     free(b->op_us);
@@ -224,13 +237,17 @@ static err_code report_memory(const bench *b, err *e)
         double planned = (double)plan.bytes[ROWS[i].foot[0]];
         if (ROWS[i].foot[0] != ROWS[i].foot[1]) planned += (double)plan.bytes[ROWS[i].foot[1]];
         double measured = (double)eng_device_part_bytes(b->device, ROWS[i].part);
-        if (!b->json) printf("  memory %-10s planned %9.1f MiB, on the card %9.1f MiB\n", ROWS[i].name, planned / 0x1p20, measured / 0x1p20);
-        else printf("{\"schema\": %d, \"arm\": \"%s\", \"memory\": \"%s\", \"planned_bytes\": %.0f, \"measured_bytes\": %.0f}\n",
+        if (!b->json)
+            printf("  memory %-10s planned %9.1f MiB, on the card %9.1f MiB\n", ROWS[i].name, planned / 0x1p20,
+                   measured / 0x1p20);
+        else printf("{\"schema\": %d, \"arm\": \"%s\", \"memory\": \"%s\", \"planned_bytes\": %.0f, "
+                    "\"measured_bytes\": %.0f}\n",
                     CMD_SCHEMA, b->options.arm->name, ROWS[i].name, planned, measured);
     }
     double all = (double)eng_owned_bytes(b->engine);
     if (!b->json) printf("  memory %-10s %41.1f MiB\n", "all", all / 0x1p20);
-    else printf("{\"schema\": %d, \"arm\": \"%s\", \"memory\": \"all\", \"measured_bytes\": %.0f}\n", CMD_SCHEMA, b->options.arm->name, all);
+    else printf("{\"schema\": %d, \"arm\": \"%s\", \"memory\": \"all\", \"measured_bytes\": %.0f}\n", CMD_SCHEMA,
+                b->options.arm->name, all);
     return ERR_OK;
 }
 
@@ -249,8 +266,8 @@ static err_code run_arm(bench *b, const int_list *batches, const int_list *n_out
     TRY(fill_slots(b, e));
     if (b->device) TRY(eng_device_copy_speed(b->device, &b->copy_bytes_per_s, e));
     if (!b->json) {
-        printf("%s, tp %d%s%s, %s, combine %s, %d samples; opened in %.1f s; copy %.0f GB/s; times in us\n", b->options.arm->name,
-               b->options.n_ranks, b->device && b->options.n_ranks > 1 ? ", " : "",
+        printf("%s, tp %d%s%s, %s, combine %s, %d samples; opened in %.1f s; copy %.0f GB/s; times in us\n",
+               b->options.arm->name, b->options.n_ranks, b->device && b->options.n_ranks > 1 ? ", " : "",
                b->device && b->options.n_ranks > 1 ? eng_comm_name(b->options.comm) : "", eng_mode_name(b->options.mode),
                eng_combine_name(b->options.combine), b->samples, load_s, b->copy_bytes_per_s * 1e-9);
         printf("%-20s %s %5s %7s %9s %9s %9s %9s%s\n", "arm", "b", "n_out", "experts", "p10", "p50", "p90", "wall p50",
@@ -273,6 +290,17 @@ static void bench_fini(bench *b)
     free(b->op_us);
 }
 
+/* Options that would be of no effect on the CPU, or against each other. */
+static err_code check_words(const bench_words *words, err *e)
+{
+    bool cuda = words->run.backend && strcmp(words->run.backend, eng_backend_name(ENG_BACKEND_CUDA)) == 0;
+    if ((words->solo || words->ops) && !cuda)
+        return err_set(e, ERR_ARG, "%s: only for --backend cuda", words->solo ? "--solo" : "--ops");
+    if (words->solo && (words->run.comm || words->run.bootstrap))
+        return err_set(e, ERR_ARG, "--solo: ranks do not meet, wanted no %s", words->run.comm ? "--comm" : "--bootstrap");
+    return ERR_OK;
+}
+
 static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
 {
     bench_words words = { .run = { .mode = "graph" }, .b = "1,2,3,4", .settle = "0.5", .samples = 200 };
@@ -285,6 +313,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         cli_help(self);
         return ERR_OK;
     }
+    TRY(check_words(&words, e));
     char *end;
     double settle_s = strtod(words.settle, &end);
     if (*end || end == words.settle || !(settle_s >= 0 && settle_s <= 60))
@@ -294,7 +323,8 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     TRY(parse_list("--b", words.b, 1, ENG_BATCH_MAX, &batches, e));
     char arms[256];
     const char *list = words.run.arm ? words.run.arm : "native-packed";
-    if (strlen(list) >= sizeof arms) return err_set(e, ERR_ARG, "--arm: found %zu characters, wanted a short list", strlen(list));
+    if (strlen(list) >= sizeof arms)
+        return err_set(e, ERR_ARG, "--arm: found %zu characters, wanted a short list", strlen(list));
     memcpy(arms, list, strlen(list) + 1);
 
     eng_weights *w;
@@ -306,7 +336,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     for (char *arm = strtok_r(arms, ",", &save); arm && rc == ERR_OK; arm = strtok_r(NULL, ",", &save)) {
         bench b = { .weights = w, .settle_s = settle_s, .samples = (int32_t)words.samples, .json = common.json };
         words.run.arm = arm;
-        if (words.solo) words.run.comm = "emulated"; /* checked as one card, then run as one rank */
+        if (words.solo) words.run.comm = eng_comm_name(ENG_COMM_EMULATED); /* checked as one card, then run as one rank */
         rc = eng_options_parse(&words.run, common.threads, &b.options, e);
         if (words.solo) b.options.comm = ENG_COMM_SOLO;
         if (rc == ERR_OK) rc = run_arm(&b, &batches, &n_outs, words.ops, common.quiet, e);

@@ -13,7 +13,7 @@ enum { WAIT_SLICE_NS = 50000000, NO_MARK = -1 };
 /* Inserts run as graphs of these sizes, padded with rows that no window takes. */
 static const int32_t BUCKET_ROWS[ENG_DEVICE_BUCKETS] = { 8, 16, 32, 64, ENG_INSERT_ROWS_MAX };
 
-/* The step's small inputs, one copy: positions of an insert's rows, or anchors and last positions of a draft; then slots. */
+/* The step's small inputs, one copy: positions of an insert's rows, or a draft's anchors and last positions; then slots. */
 enum { IN_POS = 0, IN_ANCHOR = 0, IN_LAST = ENG_BATCH_MAX, IN_SLOT = ENG_INSERT_ROWS_MAX,
        IN_COUNT = ENG_INSERT_ROWS_MAX + ENG_BATCH_MAX };
 
@@ -21,7 +21,10 @@ const int32_t *eng_device_slots(const eng_device *d) { return d->inputs + IN_SLO
 
 int32_t eng_device_groups(const eng_options *o) { return o->comm == ENG_COMM_NCCL && !o->bootstrap ? o->n_ranks : 1; }
 
-int32_t eng_device_index(const eng_options *o, int32_t group) { return o->bootstrap ? o->rank % krn_device_count() : group; }
+int32_t eng_device_index(const eng_options *o, int32_t group)
+{
+    return o->bootstrap ? o->rank % krn_device_count() : group;
+}
 
 bool eng_device_present(void) { return krn_device_count() > 0; }
 
@@ -86,6 +89,7 @@ static err_code open_rank(eng_device *d, const eng_device_setup *setup, eng_devi
     bind_inputs(d, k);
     uint64_t windows = (uint64_t)d->n_slots * (uint64_t)c->n_stages * (uint64_t)c->window * (uint64_t)c->head_dim;
     TRY(take(d, windows * sizeof(bf16), (void **)&k->rings, e));
+    TRY(take(d, sizeof *k->arrived, (void **)&k->arrived, e));
     return take(d, sizeof(krn_best) * KRN_MARKOV_PARTS * ENG_BATCH_MAX, (void **)&k->part, e);
 }
 
@@ -111,7 +115,8 @@ static err_code open_group(eng_device *d, const eng_device_setup *setup, err *e)
     TRY(krn_pinned_alloc((uint64_t)ENG_INSERT_ROWS_MAX * (uint64_t)c->n_taps * (uint64_t)c->dim * sizeof(bf16),
                          (void **)&d->rows_host, e));
     TRY(krn_pinned_alloc(sizeof *d->mark, (void **)&d->mark, e));
-    TRY(take(d, sizeof(krn_best) * ENG_BATCH_MAX * (uint64_t)d->n_ranks, (void **)&d->best, e));
+    for (int i = 0; i < 2; i++)
+        TRY(take(d, sizeof(krn_best) * ENG_BATCH_MAX * (uint64_t)d->n_ranks, (void **)&d->best[i], e));
     TRY(take(d, sizeof(float) * (uint64_t)c->rope_dim / 2, (void **)&d->rope_freq, e));
     TRY(krn_copy(d->rope_freq, setup->rope_freq, sizeof(float) * (uint64_t)c->rope_dim / 2, d->lane[0], e));
     for (int32_t r = 0; r < d->n_local; r++) TRY(open_rank(d, setup, &d->rank[r], e));
@@ -148,9 +153,10 @@ err_code eng_device_open_all(const eng_device_setup *setup, eng_device **out, er
             rc = err_set(e, ERR_NOMEM, "device: no memory");
             break;
         }
-        *d = (eng_device){ .device = eng_device_index(o, g), .n_local = o->comm == ENG_COMM_EMULATED ? o->n_ranks : 1, .n_ranks = o->n_ranks,
-                           .n_slots = setup->n_slots, .config = *eng_weights_config(setup->files), .options = *o,
-                           .retain = setup->retain, .comm = comm[g], .deadline_ns = COMM_DEADLINE_NS,
+        *d = (eng_device){ .device = eng_device_index(o, g), .n_local = o->comm == ENG_COMM_EMULATED ? o->n_ranks : 1,
+                           .n_ranks = o->n_ranks, .n_slots = setup->n_slots,
+                           .config = *eng_weights_config(setup->files), .options = *o, .retain = setup->retain,
+                           .comm = comm[g], .deadline_ns = COMM_DEADLINE_NS,
                            .program = { setup->program[0], setup->program[1] } };
         comm[g] = NULL;
         for (int32_t r = 0; r < d->n_local; r++) d->rank[r].rank = o->bootstrap ? o->rank : g + r;
@@ -175,6 +181,7 @@ static void close_rank(eng_device_rank *k)
     }
     krn_device_free(k->rings);
     krn_device_free(k->part);
+    krn_device_free(k->arrived);
 }
 
 void eng_device_close(eng_device *d)
@@ -200,7 +207,7 @@ void eng_device_close(eng_device *d)
     krn_event_close(d->ended);
     krn_device_free(d->rope_freq);
     krn_device_free(d->inputs);
-    krn_device_free(d->best);
+    for (int i = 0; i < 2; i++) krn_device_free(d->best[i]);
     krn_pinned_free(d->inputs_host);
     krn_pinned_free(d->rows_host);
     krn_pinned_free(d->mark);
@@ -209,19 +216,19 @@ void eng_device_close(eng_device *d)
 
 /* ---- running ---- */
 
-/* Names where a failed step stood. */
-static err_code where(eng_device *d, const eng_program *p, err_code rc, err *e)
+/* A step failed: says at which collective the stream stood last, lets go of one that is under way, and tells the peers. */
+static err_code give_up(eng_device *d, const eng_program *p, err_code rc, err *e)
 {
     int32_t at = *(volatile int32_t *)d->mark; /* written by the device */
-    if (rc == ERR_OK || !e) return rc;
     if (at >= 0 && at < p->n_ops) err_wrap(e, "rank %d, %s", d->rank[0].rank, p->op[at].name);
     else err_wrap(e, "rank %d", d->rank[0].rank);
+    d->failed = rc;
+    if (d->comm) eng_device_comm_abort(d->comm, e ? e->msg : "failed");
     return rc;
 }
 
-/* Waits for lane 0. A collective that does not end is given up on this rank; the peer's own deadline, or what it hears of
- * this one, ends the other. */
-static err_code wait_step(eng_device *d, const eng_program *p, err *e)
+/* Waits for lane 0, no longer than the deadline where ranks meet. */
+static err_code wait_step(eng_device *d, err *e)
 {
     uint64_t start = clock_ns();
     bool done = false;
@@ -232,14 +239,13 @@ static err_code wait_step(eng_device *d, const eng_program *p, err *e)
         if (rc == ERR_OK && !done && d->comm && clock_ns() - start > d->deadline_ns)
             rc = err_set(e, ERR_COMM, "not finished within %.1f s", (double)d->deadline_ns * 1e-9);
     }
-    if (rc == ERR_OK) return ERR_OK;
-    d->failed.code = rc;
-    rc = where(d, p, rc, e);
-    if (d->comm) eng_device_comm_abort(d->comm, e ? e->msg : "failed");
     return rc;
 }
 
-static bool shown(const eng_value *v, eng_level retain) { return v->level <= retain && v->level <= ENG_LEVEL_DEEP && !v->state; }
+static bool shown(const eng_value *v, eng_level retain)
+{
+    return v->level <= retain && v->level <= ENG_LEVEL_DEEP && !v->state;
+}
 
 /* Copies what is to be shown to the host, then shows it in program order. live: the step's own extents, without padding. */
 static err_code show(eng_device *d, const eng_program *p, int32_t first, const eng_extents *live, const eng_tap *tap,
@@ -256,8 +262,9 @@ static err_code show(eng_device *d, const eng_program *p, int32_t first, const e
                     if (!shown(value, retain)) continue;
                     uint8_t *host = k->shadow[p->step] + k->offset[p->step][v];
                     if (pass == 0) {
-                        uint64_t bytes = (uint64_t)eng_value_elems(p, v, live, k->rank, d->n_ranks) * fmt_dtype_bytes(value->dtype);
-                        TRY(krn_copy(host, k->value[p->step][v], bytes, d->lane[0], e));
+                        int64_t elems = eng_value_elems(p, v, live, k->rank, d->n_ranks);
+                        TRY(krn_copy(host, k->value[p->step][v], (uint64_t)elems * fmt_dtype_bytes(value->dtype),
+                                     d->lane[0], e));
                         continue;
                     }
                     eng_site site = { p, v, k->rank, d->n_ranks, slot, row0, rows_total };
@@ -274,8 +281,8 @@ static err_code show(eng_device *d, const eng_program *p, int32_t first, const e
 
 static err_code usable(const eng_device *d, err *e)
 {
-    if (d->failed.code == ERR_OK) return krn_device_use(d->device, e);
-    return err_set(e, d->failed.code, "rank %d: stopped by an earlier failure", d->rank[0].rank);
+    if (d->failed == ERR_OK) return krn_device_use(d->device, e);
+    return err_set(e, d->failed, "rank %d: stopped by an earlier failure", d->rank[0].rank);
 }
 
 static eng_device_run run_of(eng_device *d, eng_step_kind step, int32_t rows, int32_t batch, int32_t n_out)
@@ -297,15 +304,16 @@ static err_code launch_graph(const eng_device_run *r, eng_device_graph *g, err *
 }
 
 /* Runs what the inputs are ready for, waits, shows. g NULL: eager. */
-static err_code run(const eng_device_run *r, int32_t first, eng_device_graph *g, const eng_extents *live, const eng_tap *tap,
-                    int32_t slot, int32_t row0, int32_t rows_total, err *e)
+static err_code run(const eng_device_run *r, int32_t first, eng_device_graph *g, const eng_extents *live,
+                    const eng_tap *tap, int32_t slot, int32_t row0, int32_t rows_total, err *e)
 {
     eng_device *d = r->d;
     *d->mark = NO_MARK;
-    TRY(g ? launch_graph(r, g, e) : eng_device_launch(r, first, e));
-    TRY(wait_step(d, r->program, e));
-    TRY(krn_event_elapsed_us(d->started, d->ended, &d->step_us, e));
-    return tap ? show(d, r->program, first, live, tap, slot, row0, rows_total, e) : ERR_OK;
+    err_code rc = g ? launch_graph(r, g, e) : eng_device_launch(r, first, e);
+    if (rc == ERR_OK) rc = wait_step(d, e);
+    if (rc == ERR_OK) rc = krn_event_elapsed_us(d->started, d->ended, &d->step_us, e);
+    if (rc == ERR_OK && tap) rc = show(d, r->program, first, live, tap, slot, row0, rows_total, e);
+    return rc == ERR_OK ? ERR_OK : give_up(d, r->program, rc, e);
 }
 
 static int bucket_of(int32_t rows)
@@ -327,7 +335,8 @@ err_code eng_device_run_insert(eng_device *d, const eng_device_insert *in, const
     uint64_t live_bytes = (uint64_t)(in->rows * width) * sizeof(bf16), bytes = (uint64_t)(rows * width) * sizeof(bf16);
     memcpy(d->rows_host, in->x, live_bytes);
     memset((uint8_t *)d->rows_host + live_bytes, 0, bytes - live_bytes);
-    for (int32_t i = 0; i < rows; i++) d->inputs_host[IN_POS + i] = i < in->rows ? in->pos[i] : -1; /* -1: no window takes it */
+    for (int32_t i = 0; i < rows; i++)
+        d->inputs_host[IN_POS + i] = i < in->rows ? in->pos[i] : -1; /* -1: no window takes it */
     d->inputs_host[IN_SLOT] = in->slot;
     TRY(krn_copy(d->inputs, d->inputs_host, IN_COUNT * sizeof(int32_t), d->lane[0], e));
     for (int32_t r = 0; r < d->n_local; r++)
@@ -355,7 +364,8 @@ err_code eng_device_run_draft(eng_device *d, const eng_device_draft *in, const e
     for (size_t i = 0; i < COUNT_OF(OUTPUTS); i++) {
         int32_t v = eng_program_find_value(p, OUTPUTS[i]);
         uint64_t bytes = (uint64_t)(in->batch * in->n_out) * fmt_dtype_bytes(p->value[v].dtype);
-        TRY(krn_copy(k->shadow[ENG_STEP_DRAFT] + k->offset[ENG_STEP_DRAFT][v], k->value[ENG_STEP_DRAFT][v], bytes, d->lane[0], e));
+        uint8_t *host = k->shadow[ENG_STEP_DRAFT] + k->offset[ENG_STEP_DRAFT][v];
+        TRY(krn_copy(host, k->value[ENG_STEP_DRAFT][v], bytes, d->lane[0], e));
     }
     bool done;
     return krn_stream_wait(d->lane[0], 0, &done, e);
@@ -372,10 +382,9 @@ static err_code first_touch(eng_device *d, err *e)
     TRY(krn_copy(d->inputs, d->inputs_host, IN_COUNT * sizeof(int32_t), d->lane[0], e));
     eng_device_run insert = run_of(d, ENG_STEP_INSERT, BUCKET_ROWS[0], 1, 1);
     TRY(run(&insert, 0, NULL, NULL, NULL, 0, 0, 0, e));
-    eng_device_draft one = { 1, d->config.block, (const int32_t[]){ 0 }, (const int32_t[]){ 0 }, (const int32_t[]){ 0 } };
     d->inputs_host[IN_ANCHOR] = d->inputs_host[IN_LAST] = 0;
     TRY(krn_copy(d->inputs, d->inputs_host, IN_COUNT * sizeof(int32_t), d->lane[0], e));
-    eng_device_run draft = run_of(d, ENG_STEP_DRAFT, d->config.block, one.batch, one.n_out);
+    eng_device_run draft = run_of(d, ENG_STEP_DRAFT, d->config.block, 1, d->config.block);
     return run(&draft, 0, NULL, NULL, NULL, FMT_TAPE_NO_SLOT, 0, 0, e);
 }
 

@@ -5,7 +5,8 @@
  * device_none.c, which refuses.
  *
  * Every value of a step has device memory of its own (nothing is reused inside a step), so that what a tap shows after the
- * step is what the op wrote. A step allocates nothing, reads nothing back and synchronises with nobody but its collectives. */
+ * step is what the op wrote. A step allocates nothing, reads nothing back and synchronises with nobody but its
+ * collectives. */
 #ifndef ENGINE_DEVICE_H
 #define ENGINE_DEVICE_H
 
@@ -33,7 +34,8 @@ bool eng_device_present(void);
 /* Whether this machine can run the options. ERR_DEVICE names what is missing: a build with CUDA, devices, NCCL. */
 MUST_USE err_code eng_device_check(const eng_options *o, err *e);
 /* Opens all groups, out[eng_device_groups()]: loads weights, makes buffers, joins the ranks. The calling thread's device
- * changes. On error all of out is NULL. ERR_DEVICE, ERR_NOMEM, ERR_INPUT (a weight that bf16 cannot hold). */
+ * changes. On error all of out is NULL. ERR_DEVICE, ERR_NOMEM, ERR_COMM (ranks that did not meet), ERR_INPUT (a weight that
+ * bf16 cannot hold). */
 MUST_USE err_code eng_device_open_all(const eng_device_setup *setup, eng_device **out, err *e);
 void eng_device_close(eng_device *d); /* NULL is a no-op */
 
@@ -41,9 +43,9 @@ void eng_device_close(eng_device *d); /* NULL is a no-op */
  * group, all groups at once, since the ranks meet while they capture. Eager mode: nothing to do. */
 MUST_USE err_code eng_device_prewarm(eng_device *d, err *e);
 
-/* One step, on the group's own thread, all groups at once. x: the rows of value `at` (taps or main_x) that ops from first_op
- * on start from. Returns when the step is done and its values were shown. ERR_COMM: a collective did not finish in time;
- * the message names rank, op and wait, and the device is of no further use. */
+/* One step, on the group's own thread, all groups at once. x: the rows of value `at` (taps or main_x) that ops from
+ * first_op on start from. Returns when the step is done and its values were shown. ERR_COMM: a collective did not finish in
+ * time; the message names rank, op and wait, and the device is of no further use. */
 typedef struct eng_device_insert {
     int32_t slot, first_op, at; /* at: value index */
     const bf16 *x;              /* [rows, width of at] */
@@ -67,14 +69,17 @@ MUST_USE err_code eng_device_window(eng_device *d, int32_t slot, int32_t stage, 
 /* How long a step may wait for its collectives; a minute after open. */
 void eng_device_set_deadline(eng_device *d, uint64_t deadline_ns);
 uint64_t eng_device_bytes(const eng_device *d);   /* device memory it holds */
-/* Kernels launched by the last eager step; by the capture of a draft's graph; kernel nodes and all nodes of that graph (0: not
- * captured). Captured launches and kernel nodes are equal, unless something escaped the capture or NCCL added its own. An eager
- * step launches more: it has no fused units. */
-typedef struct eng_device_counts { int64_t eager_launches, captured_launches, graph_kernels, graph_nodes; } eng_device_counts;
+/* Kernels launched by the last eager step; by the capture of a draft's graph; kernel nodes and all nodes of that graph (0:
+ * not captured). Captured launches and kernel nodes are equal, unless something escaped the capture or NCCL added its own.
+ * An eager step launches more: it has no fused units. */
+typedef struct eng_device_counts {
+    int64_t eager_launches, captured_launches, graph_kernels, graph_nodes;
+} eng_device_counts;
 eng_device_counts eng_device_draft_counts(const eng_device *d, int32_t batch, int32_t n_out);
 /* Time of the last step on the device, between its first and its last op. */
 double eng_device_step_us(const eng_device *d);
-/* "NVIDIA H200, driver 13.0, CUDA 13.0", for identities; a fixed text in a build without CUDA. */
+/* "NVIDIA H200, sm_90, driver CUDA 13.0, runtime 13.0, NCCL 2.28.9", for identities: valid until the next call. A fixed
+ * text in a build without CUDA. */
 const char *eng_device_name(void);
 
 #endif

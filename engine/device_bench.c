@@ -3,12 +3,14 @@
 #include "base/mem.h"
 #include "engine/device_exec.h"
 
+enum { GROUP = FMT_QDQ_GROUP };
+
 static uint64_t weight_bytes(const krn_weight *w)
 {
     uint64_t n = (uint64_t)w->n, k = (uint64_t)w->k;
     switch (w->format) {
-    case KRN_W_FP8: return n * k + (n + 31) / 32 * ((k + 31) / 32);
-    case KRN_W_FP4: return n * (k / 2) + n * (k / 32);
+    case KRN_W_FP8: return n * k + (n + GROUP - 1) / GROUP * ((k + GROUP - 1) / GROUP);
+    case KRN_W_FP4: return n * (k / 2) + n * (k / GROUP);
     case KRN_W_BF16: return n * k * sizeof(bf16);
     case KRN_W_F32: return n * k * sizeof(float);
     }
@@ -18,7 +20,7 @@ static uint64_t weight_bytes(const krn_weight *w)
 static uint64_t expert_bytes(const krn_expert_bank *b)
 {
     uint64_t elems = (uint64_t)b->n * (uint64_t)b->k;
-    return b->format == KRN_W_FP4 ? elems / 2 + elems / 32 : elems * sizeof(bf16);
+    return b->format == KRN_W_FP4 ? elems / 2 + elems / GROUP : elems * sizeof(bf16);
 }
 
 uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_t *experts_used)

@@ -38,8 +38,8 @@ err_code eng_device_comm_check(const eng_options *o, err *e)
     int32_t n = krn_device_count(), wanted = o->comm == ENG_COMM_NCCL && !o->bootstrap ? o->n_ranks : 1;
     if (n == 0) return err_set(e, ERR_DEVICE, "--backend cuda: found no CUDA device on this machine");
     if (n < wanted)
-        return err_set(e, ERR_DEVICE, "--tp %d --comm nccl: found %d CUDA devices, wanted %d: --comm emulated runs all ranks "
-                       "on one", o->n_ranks, n, wanted);
+        return err_set(e, ERR_DEVICE, "--tp %d --comm nccl: found %d CUDA devices, wanted %d: --comm emulated runs all "
+                       "ranks on one", o->n_ranks, n, wanted);
 #ifndef HAVE_NCCL
     if (o->comm == ENG_COMM_NCCL && o->n_ranks > 1)
         return err_set(e, ERR_DEVICE, "--comm nccl: this build has no NCCL, wanted emulated");
@@ -160,8 +160,8 @@ err_code eng_device_comm_all_reduce(eng_device_comm *c, const float *const *in, 
 #endif
 }
 
-/* More than two ranks add what they gathered with a kernel of ours, which must not run before the gathering was launched. */
 #ifdef HAVE_NCCL
+/* More than two ranks add what they gathered with our own kernel, which must not run before the gathering was launched. */
 static bool groups(const eng_device_comm *c) { return c->nccl && c->n_ranks == 2; }
 #endif
 

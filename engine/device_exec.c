@@ -67,11 +67,12 @@ typedef struct needs { int32_t n, unit[ENG_DEVICE_UNIT_OPS * ENG_OP_INS]; } need
 static needs needs_of(const eng_device *d, eng_step_kind step, const eng_device_unit *u)
 {
     const eng_program *p = d->program[step];
+    const int32_t *unit_of = d->unit_of[step];
     needs out = { 0 };
     for (int32_t n = 0; n < u->n; n++)
         for (int32_t k = 0; k < p->op[u->op[n]].n_in; k++) {
             int32_t from = producer(p, p->op[u->op[n]].in[k]);
-            if (from >= 0 && d->unit_of[step][from] != d->unit_of[step][u->op[0]]) out.unit[out.n++] = d->unit_of[step][from];
+            if (from >= 0 && unit_of[from] != unit_of[u->op[0]]) out.unit[out.n++] = unit_of[from];
         }
     return out;
 }
@@ -87,8 +88,8 @@ static void path_lengths(const eng_device *d, eng_step_kind step, int32_t *lengt
     }
 }
 
-/* A unit stays on the lane of one that it needs if it has the longest way to go of all that need that one; otherwise it takes
- * the lane that has been quiet longest. */
+/* A unit stays on the lane of one that it needs if it has the longest way to go of all that need that one; otherwise it
+ * takes the lane that has been quiet longest. length as of path_lengths; heir [n_units] is scratch. */
 static void assign_lanes(eng_device *d, eng_step_kind step, const int32_t *length, int32_t *heir)
 {
     eng_device_unit *unit = d->unit[step];

@@ -13,9 +13,9 @@ enum { ENG_DEVICE_LANES = 4, ENG_DEVICE_BUCKETS = 5, ENG_DEVICE_UNIT_OPS = 3 };
 typedef struct eng_device_run eng_device_run;
 typedef struct eng_device_rank eng_device_rank;
 /* A fused launch for one rank: op[0], op[1], ... of a unit. */
-typedef err_code (*eng_device_fused_fn)(const eng_device_run *r, const eng_device_rank *k, const eng_op *const *op, krn_stream s,
-                                        err *e);
-/* What a graph launches at once: an op, a chain of ops that one kernel runs with the bits of all, or two sums over ranks. */
+typedef err_code (*eng_device_fused_fn)(const eng_device_run *r, const eng_device_rank *k, const eng_op *const *op,
+                                        krn_stream s, err *e);
+/* What a graph launches at once: an op, a chain of ops that one kernel runs to the same bits, or two sums over ranks. */
 typedef struct eng_device_unit {
     int32_t n, op[ENG_DEVICE_UNIT_OPS]; /* indices, ascending; of a chain each takes the one before as its first input */
     eng_device_fused_fn fn;             /* of a chain; else NULL */
@@ -33,6 +33,7 @@ struct eng_device_rank {
     uint8_t *shadow[2];  /* pinned: what taps are shown */
     bf16 *rings;         /* [n_slots][n_stages][window][head_dim] */
     krn_best *part;      /* [batch][KRN_MARKOV_PARTS] */
+    int32_t *arrived;    /* krn_markov_step's counter */
 };
 
 /* A captured step. */
@@ -53,11 +54,12 @@ struct eng_device {
     int32_t *inputs;       /* device: positions and slots of the step, see device.c */
     int32_t *inputs_host;  /* pinned image of the same */
     bf16 *rows_host;       /* pinned: the rows of an insert */
-    krn_best *best;        /* [n_ranks][batch]: candidates for the next token */
+    krn_best *best[2];     /* [n_ranks][batch]: candidates for the next token, of even and odd positions */
     krn_stream lane[ENG_DEVICE_LANES], side;
     eng_device_unit *unit[2]; /* [n_units], in the order in which they are captured */
     int32_t n_units[2];
     int32_t *unit_of[2];   /* [n_ops] */
+    /* joined: the end of side, then of lanes 1, 2, ...; the last one: a lane has reached a collective. */
     krn_event fork, joined[ENG_DEVICE_LANES + 1], started, ended;
     int32_t *mark;         /* pinned: the collective that the stream reached last */
     uint64_t deadline_ns;
@@ -66,7 +68,7 @@ struct eng_device {
     int64_t launches;      /* of the last eager step */
     double step_us;
     uint64_t bytes;
-    err failed;
+    err_code failed;       /* of an earlier step: no other runs */
 };
 
 /* A step as its ops see it. */
@@ -77,22 +79,27 @@ struct eng_device_run {
 };
 
 /* One rank's op. k is the rank. */
-typedef err_code (*eng_device_fn)(const eng_device_run *r, const eng_device_rank *k, const eng_op *op, krn_stream s, err *e);
+typedef err_code (*eng_device_fn)(const eng_device_run *r, const eng_device_rank *k, const eng_op *op, krn_stream s,
+                                  err *e);
 /* An op in which the ranks meet: called once for all local ranks. */
 typedef err_code (*eng_device_meet_fn)(const eng_device_run *r, const eng_op *op, krn_stream s, err *e);
 /* Exactly one of the two is set for every kind. */
 typedef struct eng_device_op { eng_device_fn one; eng_device_meet_fn all; } eng_device_op;
 eng_device_op eng_op_cuda(eng_kind kind);
 /* The fused kernels there are: a chain of kinds, and what runs it. Longer chains come before their beginnings. */
-typedef struct eng_device_fusion { int32_t n; eng_kind kind[ENG_DEVICE_UNIT_OPS]; eng_device_fused_fn fn; } eng_device_fusion;
+typedef struct eng_device_fusion {
+    int32_t n;
+    eng_kind kind[ENG_DEVICE_UNIT_OPS];
+    eng_device_fused_fn fn;
+} eng_device_fusion;
 extern const eng_device_fusion ENG_DEVICE_FUSIONS[];
 extern const size_t ENG_DEVICE_N_FUSIONS;
 
 /* Where the step's slots are in device memory: [ENG_BATCH_MAX] */
 const int32_t *eng_device_slots(const eng_device *d);
 
-/* Puts ops [first, n_ops) on the device: one after another, each with its own kernel (eager), or recorded as a graph of units
- * with independent ones side by side. The bits are the same. Nothing waits. */
+/* Puts ops [first, n_ops) on the device: one after another, each with its own kernel (eager), or recorded as a graph of
+ * units with independent ones side by side. The bits are the same. Nothing waits. */
 MUST_USE err_code eng_device_launch(const eng_device_run *r, int32_t first, err *e);
 MUST_USE err_code eng_device_capture(const eng_device_run *r, eng_device_graph *g, err *e);
 /* One op of every local rank. */

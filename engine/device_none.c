@@ -9,7 +9,11 @@ int32_t eng_device_groups(const eng_options *o) { (void)o; return 1; }
 int32_t eng_device_index(const eng_options *o, int32_t group) { (void)o; return group; }
 bool eng_device_present(void) { return false; }
 err_code eng_device_check(const eng_options *o, err *e) { (void)o; return none(e); }
-err_code eng_device_open_all(const eng_device_setup *setup, eng_device **out, err *e) { (void)setup, (void)out; return none(e); }
+err_code eng_device_open_all(const eng_device_setup *setup, eng_device **out, err *e)
+{
+    (void)setup, (void)out;
+    return none(e);
+}
 void eng_device_close(eng_device *d) { CHECK(!d); }
 err_code eng_device_prewarm(eng_device *d, err *e) { (void)d; return none(e); }
 err_code eng_device_run_insert(eng_device *d, const eng_device_insert *in, const eng_tap *tap, err *e)

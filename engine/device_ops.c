@@ -1,5 +1,5 @@
-/* The CUDA counterpart of exec_ops.c: one function per op kind, and per fused chain of ops, reads the values and weights and
- * launches the kernel. No arithmetic lives here. Inputs are in the order of op->in. */
+/* The CUDA counterpart of exec_ops.c: one function per op kind, and per fused chain of ops, reads the values and weights
+ * and launches the kernel. No arithmetic lives here. Inputs are in the order of op->in. */
 #include "engine/device_exec.h"
 
 #include <math.h>
@@ -20,70 +20,70 @@
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
 
-typedef const eng_device_run run_t;
-typedef const eng_device_rank rank_t;
+typedef const eng_device_run run;
+typedef const eng_device_rank rank;
 
-static void *value(run_t *r, rank_t *k, int32_t v) { return k->value[r->program->step][v]; }
-static void *in(run_t *r, rank_t *k, const eng_op *op, int i) { return value(r, k, op->in[i]); }
-static void *out(run_t *r, rank_t *k, const eng_op *op, int i) { return value(r, k, op->out[i]); }
-static const krn_weight *weight(rank_t *k, const eng_op *op, int i)
+static void *value(run *r, rank *k, int32_t v) { return k->value[r->program->step][v]; }
+static void *in(run *r, rank *k, const eng_op *op, int i) { return value(r, k, op->in[i]); }
+static void *out(run *r, rank *k, const eng_op *op, int i) { return value(r, k, op->out[i]); }
+static const krn_weight *weight(rank *k, const eng_op *op, int i)
 {
     return eng_device_weight(k->weights, op->weight[i], op->stage);
 }
-static int32_t rows(run_t *r) { return (int32_t)r->x.n[ENG_DIM_ROWS]; }
-static int32_t batch(run_t *r) { return (int32_t)r->x.n[ENG_DIM_B]; }
-static int32_t n_out(run_t *r) { return (int32_t)r->x.n[ENG_DIM_N_OUT]; }
-static const eng_config *config(run_t *r) { return &r->program->config; }
+static int32_t rows(run *r) { return (int32_t)r->x.n[ENG_DIM_ROWS]; }
+static int32_t batch(run *r) { return (int32_t)r->x.n[ENG_DIM_B]; }
+static int32_t n_out(run *r) { return (int32_t)r->x.n[ENG_DIM_N_OUT]; }
+static const eng_config *config(run *r) { return &r->program->config; }
 
 /* Elements of one row (dimension 0) of value v on this rank. */
-static int32_t width(run_t *r, rank_t *k, int32_t v)
+static int32_t width(run *r, rank *k, int32_t v)
 {
     int64_t d[3];
     eng_value_shape(r->program, v, &r->x, k->rank, r->d->n_ranks, d);
     return (int32_t)(d[1] * d[2]);
 }
-static int64_t elems(run_t *r, rank_t *k, int32_t v)
+static int64_t elems(run *r, rank *k, int32_t v)
 {
     return eng_value_elems(r->program, v, &r->x, k->rank, r->d->n_ranks);
 }
 
 /* A stage's windows of all slots: slot s at + s * ring_stride. */
-static bf16 *rings(run_t *r, rank_t *k, const eng_op *op)
+static bf16 *rings(run *r, rank *k, const eng_op *op)
 {
     return k->rings + (int64_t)op->stage * config(r)->window * config(r)->head_dim;
 }
-static int64_t ring_stride(run_t *r)
+static int64_t ring_stride(run *r)
 {
     const eng_config *c = config(r);
     return (int64_t)c->n_stages * c->window * c->head_dim;
 }
 
 /* in: anchor [B], last position [B]; out: ids [T], positions [T] */
-static err_code op_block_ids(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_block_ids(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
-    return krn_block_ids(in(r, k, op, 0), in(r, k, op, 1), batch(r), config(r)->block, config(r)->noise_id, out(r, k, op, 0),
-                         out(r, k, op, 1), s, e);
+    return krn_block_ids(in(r, k, op, 0), in(r, k, op, 1), batch(r), config(r)->block, config(r)->noise_id,
+                         out(r, k, op, 0), out(r, k, op, 1), s, e);
 }
 
-static err_code op_embed(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_embed(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const krn_weight *w = weight(k, op, 0);
     return krn_embed(in(r, k, op, 0), rows(r), w->data, w->n, config(r)->dim, config(r)->hc, out(r, k, op, 0), s, e);
 }
 
-static err_code op_first_pre(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_first_pre(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_first_pre(out(r, k, op, 0), rows(r), config(r)->hc, s, e);
 }
 
-static err_code op_act_qdq(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_act_qdq(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     int32_t n = width(r, k, op->in[0]);
     return krn_act_qdq(in(r, k, op, 0), n, out(r, k, op, 0), n, rows(r), n, s, e);
 }
 
 /* in: x; out dtype decides whether the sum is rounded to bf16 */
-static err_code op_linear(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_linear(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const krn_weight *w = weight(k, op, 0);
     krn_out kind = r->program->value[op->out[0]].dtype == FMT_DTYPE_F32 ? KRN_OUT_F32 : KRN_OUT_BF16;
@@ -92,7 +92,7 @@ static err_code op_linear(run_t *r, rank_t *k, const eng_op *op, krn_stream s, e
     return krn_linear(in(r, k, op, 0), w->k, rows(r), w, kind, out(r, k, op, 0), w->n, s, e);
 }
 
-static err_code op_rmsnorm(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_rmsnorm(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     int32_t n = width(r, k, op->in[0]);
     return krn_rmsnorm(in(r, k, op, 0), n, weight(k, op, 0)->data, out(r, k, op, 0), n, rows(r), n,
@@ -100,23 +100,23 @@ static err_code op_rmsnorm(run_t *r, rank_t *k, const eng_op *op, krn_stream s, 
 }
 
 /* in: x [T, heads, head_dim] or [T, head_dim], positions [T] */
-static err_code rope(run_t *r, rank_t *k, const eng_op *op, bool inverse, krn_stream s, err *e)
+static err_code rope(run *r, rank *k, const eng_op *op, bool inverse, krn_stream s, err *e)
 {
     int32_t hd = config(r)->head_dim;
     return krn_rope(in(r, k, op, 0), out(r, k, op, 0), rows(r), width(r, k, op->in[0]) / hd, hd, config(r)->rope_dim,
                     in(r, k, op, 1), r->d->rope_freq, inverse, s, e);
 }
-static err_code op_rope(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_rope(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return rope(r, k, op, false, s, e);
 }
-static err_code op_rope_inverse(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_rope_inverse(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return rope(r, k, op, true, s, e);
 }
 
 /* in: stream, dots; out: pre, post, comb; weights: base, scale */
-static err_code op_mixes(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_mixes(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     return krn_mhc_mixes(in(r, k, op, 0), in(r, k, op, 1), weight(k, op, 0)->data, weight(k, op, 1)->data, rows(r), c->hc,
@@ -124,20 +124,21 @@ static err_code op_mixes(run_t *r, rank_t *k, const eng_op *op, krn_stream s, er
                          out(r, k, op, 1), out(r, k, op, 2), s, e);
 }
 
-static err_code op_collapse(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_collapse(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
-    return krn_mhc_collapse(in(r, k, op, 0), in(r, k, op, 1), out(r, k, op, 0), rows(r), config(r)->hc, config(r)->dim, s, e);
+    return krn_mhc_collapse(in(r, k, op, 0), in(r, k, op, 1), out(r, k, op, 0), rows(r), config(r)->hc, config(r)->dim,
+                            s, e);
 }
 
 /* in: sub-block output, stream before it, post, comb */
-static err_code op_expand(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_expand(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_mhc_expand(in(r, k, op, 0), in(r, k, op, 1), in(r, k, op, 2), in(r, k, op, 3), out(r, k, op, 0), rows(r),
                           config(r)->hc, config(r)->dim, s, e);
 }
 
 /* in: q, block kv, last positions [B], window (state) */
-static err_code op_attention(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_attention(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     return krn_attention(in(r, k, op, 0), rings(r, k, op), ring_stride(r), eng_device_slots(r->d), in(r, k, op, 2),
@@ -147,7 +148,7 @@ static err_code op_attention(run_t *r, rank_t *k, const eng_op *op, krn_stream s
 }
 
 /* in: o_qdq [T, heads, head_dim]; each group of heads with its own rows of wo_a */
-static err_code op_wo_a(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_wo_a(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const krn_weight *w = weight(k, op, 0);
     int32_t groups = w->n / config(r)->o_lora;
@@ -155,17 +156,17 @@ static err_code op_wo_a(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err
                              w->n, s, e);
 }
 
-static err_code op_round(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_round(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_round_bf16(in(r, k, op, 0), out(r, k, op, 0), elems(r, k, op->in[0]), s, e);
 }
 
-static err_code op_gate_scores(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_gate_scores(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_gate_scores(in(r, k, op, 0), out(r, k, op, 0), rows(r), config(r)->n_experts, s, e);
 }
 
-static err_code op_topk(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_topk(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     return krn_gate_topk(in(r, k, op, 0), weight(k, op, 0)->data, rows(r), c->n_experts, c->n_active, (float)c->route_scale,
@@ -173,20 +174,20 @@ static err_code op_topk(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err
 }
 
 /* in: QDQ'd rows [T, dim], ids [T, K]; out: w1's and w3's results [T, K, inter] */
-static err_code op_experts_up(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_experts_up(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_experts_up(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active,
                           eng_device_experts(k->weights, op->stage, false), out(r, k, op, 0), out(r, k, op, 1), s, e);
 }
 
-static err_code op_experts_down(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_experts_down(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_experts_down(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active,
                             eng_device_experts(k->weights, op->stage, true), out(r, k, op, 0), s, e);
 }
 
 /* in: gate, up, and for routed experts the weights [T, K] */
-static err_code op_swiglu(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_swiglu(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     int32_t cols = c->inter / r->d->n_ranks, n = (int32_t)(elems(r, k, op->in[0]) / cols);
@@ -195,20 +196,20 @@ static err_code op_swiglu(run_t *r, rank_t *k, const eng_op *op, krn_stream s, e
 }
 
 /* in: slot sums [T, K, dim], ids [T, K], shared sums [T, dim] */
-static err_code op_combine_exact(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_combine_exact(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_combine_exact(in(r, k, op, 0), in(r, k, op, 1), in(r, k, op, 2), out(r, k, op, 0), rows(r),
                              config(r)->n_active, config(r)->dim, s, e);
 }
 
-static err_code op_combine_fused(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_combine_fused(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_combine_fused(in(r, k, op, 0), in(r, k, op, 1), in(r, k, op, 2), out(r, k, op, 0), rows(r),
                              config(r)->n_active, config(r)->dim, s, e);
 }
 
 /* in: hidden before the final norm [T, dim], anchor [B], drafts [B, n_out] */
-static err_code op_confidence(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_confidence(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     return krn_confidence(in(r, k, op, 0), c->dim, weight(k, op, 0)->data, c->markov_rank, weight(k, op, 1)->data,
@@ -216,7 +217,7 @@ static err_code op_confidence(run_t *r, rank_t *k, const eng_op *op, krn_stream 
 }
 
 /* in: rows [P, head_dim], positions [P]; out: the window of the slot (state) */
-static err_code op_ring_write(run_t *r, rank_t *k, const eng_op *op, krn_stream s, err *e)
+static err_code op_ring_write(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_ring_write(in(r, k, op, 0), in(r, k, op, 1), rows(r), rings(r, k, op), ring_stride(r),
                           eng_device_slots(r->d), config(r)->window, config(r)->head_dim, s, e);
@@ -224,7 +225,7 @@ static err_code op_ring_write(run_t *r, rank_t *k, const eng_op *op, krn_stream 
 
 /* ---- where the ranks meet ---- */
 
-static err_code meet_all_reduce(run_t *r, const eng_op *op, krn_stream s, err *e)
+static err_code meet_all_reduce(run *r, const eng_op *op, krn_stream s, err *e)
 {
     const float *part[ENG_RANKS_MAX];
     float *sum[ENG_RANKS_MAX];
@@ -238,25 +239,25 @@ static err_code meet_all_reduce(run_t *r, const eng_op *op, krn_stream s, err *e
 
 /* in: logits [T, V_rank], anchor [B]; out: biased [B, n_out, V_rank], drafts [B, n_out]. Position i needs the token of i-1,
  * decided by all ranks together; it stays on the device. */
-static err_code meet_markov(run_t *r, const eng_op *op, krn_stream s, err *e)
+static err_code meet_markov(run *r, const eng_op *op, krn_stream s, err *e)
 {
     const eng_device *d = r->d;
     const eng_config *c = config(r);
     for (int32_t i = 0; i < n_out(r); i++) {
+        krn_best *best = d->best[i % 2]; /* [n_ranks][batch] */
         for (int32_t j = 0; j < d->n_local; j++) {
-            rank_t *k = &d->rank[j];
+            rank *k = &d->rank[j];
             const krn_weight *embed = weight(k, op, 0), *head = weight(k, op, 1);
             TRY(krn_markov_step(in(r, k, op, 0), embed->data, head->data, embed->n, c->markov_rank, head->n,
                                 eng_cut_range(c, ENG_W_HEAD, k->rank, d->n_ranks).first, batch(r), c->block, n_out(r), i,
-                                in(r, k, op, 1), out(r, k, op, 1), out(r, k, op, 0), k->part, s, e));
-            if (d->n_ranks == 1) TRY(krn_markov_choose(k->part, batch(r), n_out(r), i, out(r, k, op, 1), s, e));
-            else TRY(krn_markov_best(k->part, batch(r), d->best + (int64_t)k->rank * batch(r), s, e));
+                                in(r, k, op, 1), d->best[(i + 1) % 2], d->n_ranks, out(r, k, op, 1), out(r, k, op, 0),
+                                k->part, k->arrived, best + (int64_t)k->rank * batch(r), s, e));
         }
-        if (d->n_ranks == 1) continue;
-        TRY(eng_device_comm_gather(d->comm, d->best, (uint64_t)batch(r) * sizeof *d->best, s, e));
-        for (int32_t j = 0; j < d->n_local; j++)
-            TRY(krn_markov_pick(d->best, d->n_ranks, batch(r), n_out(r), i, out(r, &d->rank[j], op, 1), s, e));
+        if (d->n_ranks > 1) TRY(eng_device_comm_gather(d->comm, best, (uint64_t)batch(r) * sizeof *best, s, e));
     }
+    for (int32_t j = 0; j < d->n_local; j++)
+        TRY(krn_markov_pick(d->best[(n_out(r) - 1) % 2], d->n_ranks, batch(r), n_out(r), n_out(r) - 1,
+                            out(r, &d->rank[j], op, 1), s, e));
     return ERR_OK;
 }
 
@@ -293,23 +294,23 @@ eng_device_op eng_op_cuda(eng_kind kind) { return CUDA[kind]; }
 /* ---- fused chains ---- */
 
 /* op: COLLAPSE, RMSNORM and perhaps ACT_QDQ */
-static err_code fused_collapse(run_t *r, rank_t *k, const eng_op *const *op, bool quantised, krn_stream s, err *e)
+static err_code fused_collapse(run *r, rank *k, const eng_op *const *op, bool quantised, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
-    return krn_collapse_rmsnorm_qdq(in(r, k, op[0], 0), in(r, k, op[0], 1), weight(k, op[1], 0)->data, rows(r), c->hc, c->dim,
-                                    (float)c->norm_eps, out(r, k, op[0], 0), out(r, k, op[1], 0),
+    return krn_collapse_rmsnorm_qdq(in(r, k, op[0], 0), in(r, k, op[0], 1), weight(k, op[1], 0)->data, rows(r), c->hc,
+                                    c->dim, (float)c->norm_eps, out(r, k, op[0], 0), out(r, k, op[1], 0),
                                     quantised ? out(r, k, op[2], 0) : NULL, s, e);
 }
-static err_code fused_collapse_norm_qdq(run_t *r, rank_t *k, const eng_op *const *op, krn_stream s, err *e)
+static err_code fused_collapse_norm_qdq(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     return fused_collapse(r, k, op, true, s, e);
 }
-static err_code fused_collapse_norm(run_t *r, rank_t *k, const eng_op *const *op, krn_stream s, err *e)
+static err_code fused_collapse_norm(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     return fused_collapse(r, k, op, false, s, e);
 }
 
-static err_code fused_norm_rope_qdq(run_t *r, rank_t *k, const eng_op *const *op, krn_stream s, err *e)
+static err_code fused_norm_rope_qdq(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     return krn_rmsnorm_rope_qdq(in(r, k, op[0], 0), weight(k, op[0], 0)->data, rows(r), c->head_dim, c->rope_dim,
@@ -317,13 +318,13 @@ static err_code fused_norm_rope_qdq(run_t *r, rank_t *k, const eng_op *const *op
                                 out(r, k, op[1], 0), out(r, k, op[2], 0), s, e);
 }
 
-static err_code fused_norm_qdq(run_t *r, rank_t *k, const eng_op *const *op, krn_stream s, err *e)
+static err_code fused_norm_qdq(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     return krn_rmsnorm_qdq(in(r, k, op[0], 0), weight(k, op[0], 0)->data, rows(r), width(r, k, op[0]->in[0]),
                            (float)config(r)->norm_eps, out(r, k, op[0], 0), out(r, k, op[1], 0), s, e);
 }
 
-static err_code fused_attention(run_t *r, rank_t *k, const eng_op *const *op, krn_stream s, err *e)
+static err_code fused_attention(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     return krn_attention_rope_qdq(in(r, k, op[0], 0), rings(r, k, op[0]), ring_stride(r), eng_device_slots(r->d),
@@ -333,7 +334,7 @@ static err_code fused_attention(run_t *r, rank_t *k, const eng_op *const *op, kr
                                   out(r, k, op[0], 0), out(r, k, op[1], 0), out(r, k, op[2], 0), s, e);
 }
 
-static err_code fused_swiglu_qdq(run_t *r, rank_t *k, const eng_op *const *op, krn_stream s, err *e)
+static err_code fused_swiglu_qdq(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     int32_t cols = c->inter / r->d->n_ranks, n = (int32_t)(elems(r, k, op[0]->in[0]) / cols);
@@ -341,21 +342,21 @@ static err_code fused_swiglu_qdq(run_t *r, rank_t *k, const eng_op *const *op, k
                           (float)c->swiglu_limit, out(r, k, op[0], 0), out(r, k, op[1], 0), n, cols, s, e);
 }
 
-static err_code fused_gate(run_t *r, rank_t *k, const eng_op *const *op, krn_stream s, err *e)
+static err_code fused_gate(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     return krn_gate_select(in(r, k, op[0], 0), weight(k, op[1], 0)->data, rows(r), c->n_experts, c->n_active,
                            (float)c->route_scale, out(r, k, op[0], 0), out(r, k, op[1], 0), out(r, k, op[1], 1), s, e);
 }
 
-static err_code fused_round_expand(run_t *r, rank_t *k, const eng_op *const *op, krn_stream s, err *e)
+static err_code fused_round_expand(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     return krn_round_expand(in(r, k, op[0], 0), in(r, k, op[1], 1), in(r, k, op[1], 2), in(r, k, op[1], 3), rows(r), c->hc,
                             c->dim, out(r, k, op[0], 0), out(r, k, op[1], 0), s, e);
 }
 
-static err_code fused_combine_expand(run_t *r, rank_t *k, const eng_op *const *op, krn_stream s, err *e)
+static err_code fused_combine_expand(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
     return krn_combine_expand(in(r, k, op[0], 0), in(r, k, op[0], 1), in(r, k, op[0], 2), in(r, k, op[1], 1),

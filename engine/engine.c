@@ -46,7 +46,7 @@ struct eng_engine {
     eng_device *device[ENG_RANKS_MAX];  /* [n_workers]; NULL on the CPU */
     bf16 *window;                       /* CUDA: the window that eng_window shows */
     err worker_error[ENG_RANKS_MAX];    /* of the last task */
-    err failed; /* sticky: after a failed collective nothing is trusted */
+    err failed; /* sticky: after a failed step nothing is trusted */
 
     pthread_t thread[ENG_RANKS_MAX];
     int32_t n_workers;                  /* ranks, or groups of ranks that share a device; the caller is worker 0 */
@@ -299,7 +299,6 @@ static bool finite_rows(const bf16 *x, int64_t n, int64_t *bad)
     return true;
 }
 
-/* rows of x ([rows, width]) enter the program at value `at`; ops before first_op are skipped. */
 /* Points a CPU rank's step at the rows of the caller. */
 static void bind_insert(eng_engine *g, int32_t rank, const eng_device_insert *in)
 {
@@ -310,6 +309,7 @@ static void bind_insert(eng_engine *g, int32_t rank, const eng_device_insert *in
     for (int32_t k = 0; k < g->config.n_stages; k++) s->ring[0][k] = ring_of(g, rank, in->slot, k);
 }
 
+/* rows of x ([rows, width]) enter the program at value `at`; ops before first_op are skipped. */
 static err_code insert_rows(eng_engine *g, int32_t slot, const char *at, const bf16 *x, int64_t width, int32_t first_op,
                             const int32_t *pos, int32_t rows, const eng_tap *tap, err *e)
 {
@@ -330,8 +330,8 @@ static err_code insert_rows(eng_engine *g, int32_t slot, const char *at, const b
     err_code rc = ERR_OK;
     for (int32_t row0 = 0; row0 < rows && rc == ERR_OK; row0 += ENG_INSERT_ROWS_MAX) {
         int32_t n = rows - row0 < ENG_INSERT_ROWS_MAX ? rows - row0 : ENG_INSERT_ROWS_MAX;
-        g->task = (task){ .kind = TASK_INSERT, .first_op = first_op, .slot = slot, .row0 = row0, .rows_total = rows, .tap = tap,
-                          .insert = { slot, first_op, v_in, x + row0 * width, pos + row0, n, row0, rows } };
+        g->task = (task){ .kind = TASK_INSERT, .first_op = first_op, .slot = slot, .row0 = row0, .rows_total = rows,
+                          .tap = tap, .insert = { slot, first_op, v_in, x + row0 * width, pos + row0, n, row0, rows } };
         for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++) bind_insert(g, r, &g->task.insert);
         rc = run_all(g, e);
     }
@@ -424,8 +424,8 @@ void eng_release(eng_engine *g, int32_t slot)
     for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++) /* the next request must not find this one's rows */
         memset(ring_of(g, r, slot, 0), 0, sizeof(bf16) * (size_t)c->n_stages * (size_t)c->window * (size_t)c->head_dim);
     for (int32_t i = 0; on_device(g) && i < g->n_workers; i++) {
-        err e;
-        if (eng_device_release(g->device[i], slot, &e) != ERR_OK) g->failed = e;
+        err e = { 0 };
+        if (eng_device_release(g->device[i], slot, &e) != ERR_OK && g->failed.code == ERR_OK) g->failed = e;
     }
 }
 

@@ -35,7 +35,7 @@ MUST_USE err_code eng_insert_main_x(eng_engine *g, int32_t slot, const bf16 *mai
  * ERR_INPUT: a slot that lacks rows max(0, p-W+1) .. p, n_out outside 1..block, an anchor outside the vocabulary. */
 MUST_USE err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, const int32_t *anchors, const int32_t *pos,
                             int32_t n_out, int32_t *drafts, float *confidence, const eng_tap *tap, err *e);
-/* Forgets a slot's window and positions. */
+/* Forgets a slot's window and positions. What a device says against it fails the next step. */
 void eng_release(eng_engine *g, int32_t slot);
 /* Rows 0 .. min(W, p+1)-1 of a slot's ring in physical order, rank 0's copy: data valid until the next call. ERR_DEVICE. */
 MUST_USE err_code eng_window(eng_engine *g, int32_t slot, int32_t stage, fmt_tensor *out, err *e);

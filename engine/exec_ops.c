@@ -273,8 +273,8 @@ static err_code op_markov(eng_step *s, const eng_op *op, err *e)
     const int32_t *before = s->forced_drafts ? s->forced_drafts : drafts;
     for (int32_t i = 0; i < n_out; i++) {
         krn_best best[ENG_BATCH_MAX];
-        krn_markov_step_ref(in(s, op, 0), embed->data, head->data, embed->n, c->markov_rank, head->n, first, batch, c->block,
-                            n_out, i, anchor, before, s->acc, out(s, op, 0), best);
+        krn_markov_step_ref(in(s, op, 0), embed->data, head->data, embed->n, c->markov_rank, head->n, first, batch,
+                            c->block, n_out, i, anchor, before, s->acc, out(s, op, 0), best);
         if (s->comm) TRY(eng_comm_best(s->comm, s->rank, best, batch, op->name, e));
         krn_markov_pick_ref(best, 1, batch, n_out, i, drafts);
     }

@@ -22,8 +22,8 @@ json_t *eng_identity(const eng_weights *w, const eng_options *o)
     char checkpoint[FMT_SHA256_HEX];
     const eng_arm *a = o->arm;
     eng_weights_identity(w, checkpoint);
-    json_t *identity = json_pack("{s:s, s:{s:s, s:s, s:s, s:s, s:s, s:s}, s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:{s:s, s:s, s:s},"
-                     " s:{s:s, s:s, s:s, s:s}}",
+    json_t *identity = json_pack("{s:s, s:{s:s, s:s, s:s, s:s, s:s, s:s}, s:s, s:s, s:s, s:s, s:i, s:s, s:s,"
+                     " s:{s:s, s:s, s:s}, s:{s:s, s:s, s:s, s:s}}",
                      "checkpoint", checkpoint,
                      "arm", "name", a->name, "experts", eng_rep_name(a->experts), "dense", eng_rep_name(a->dense),
                      "head", eng_rep_name(a->head), "markov", a->markov, "kernels", a->kernels,

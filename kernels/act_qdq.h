@@ -26,8 +26,8 @@ extern "C" {
 #endif
 
 void krn_act_qdq_ref(const bf16 *x, int64_t ldx, bf16 *y, int64_t ldy, int32_t rows, int32_t cols);
-MUST_USE err_code krn_act_qdq(const bf16 *x, int64_t ldx, bf16 *y, int64_t ldy, int32_t rows, int32_t cols, krn_stream stream,
-                              err *e);
+MUST_USE err_code krn_act_qdq(const bf16 *x, int64_t ldx, bf16 *y, int64_t ldy, int32_t rows, int32_t cols,
+                              krn_stream stream, err *e);
 
 #ifdef __cplusplus
 }

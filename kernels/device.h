@@ -44,11 +44,11 @@ MUST_USE err_code krn_device_alloc(uint64_t bytes, void **out, err *e);
 void krn_device_free(void *dev); /* NULL is a no-op */
 /* Pinned host memory: the source and target of copies that run beside the host. */
 MUST_USE err_code krn_pinned_alloc(uint64_t bytes, void **out, err *e);
-void krn_pinned_free(void *host);
+void krn_pinned_free(void *host); /* NULL is a no-op */
 /* How often device or pinned memory was taken by this process: a step leaves it as it is. */
 uint64_t krn_device_alloc_count(void);
 
-/* ---- streams, copies, events ---- all asynchronous but krn_stream_wait */
+/* ---- streams, copies, events ---- all asynchronous but krn_stream_wait; to close NULL is a no-op */
 MUST_USE err_code krn_stream_open(krn_stream *out, err *e);
 void krn_stream_close(krn_stream s);
 /* Waits until all work on s is done, or for deadline_ns (0: without end). *done is false when the time was up; a fault in
@@ -79,7 +79,7 @@ void krn_capture_abort(krn_stream s);
 int64_t krn_graph_kernels(const krn_graph *g); /* kernel nodes of it */
 int64_t krn_graph_nodes(const krn_graph *g);   /* all nodes */
 MUST_USE err_code krn_graph_launch(krn_graph *g, krn_stream s, err *e);
-void krn_graph_close(krn_graph *g);
+void krn_graph_close(krn_graph *g); /* NULL is a no-op */
 
 #ifdef __cplusplus
 }

@@ -19,9 +19,14 @@ typedef struct step_args {
     const float *logits;
     const bf16 *embed, *head;
     int32_t vocab, k, n, first_id, block, n_out, i;
-    const int32_t *anchor, *drafts;
+    const int32_t *anchor;
+    const krn_best *before;
+    int32_t n_ranks;
+    int32_t *drafts;
     float *biased;
     krn_best *part;
+    int32_t *arrived;
+    krn_best *best;
 } step_args;
 
 /* ---- the order of kernels/argmax.h ---- */
@@ -46,7 +51,32 @@ __device__ static krn_best warp_best(krn_best best)
     return best;
 }
 
+/* Other blocks, or ranks, wrote it: not from L1. */
+__device__ static krn_best load_best(const krn_best *from)
+{
+    const int2 bits = __ldcg((const int2 *)from);
+    return { __int_as_float(bits.x), bits.y };
+}
+
+/* Of n candidates, stride apart, the warp's. */
+__device__ static krn_best warp_best_of(const krn_best *from, int32_t n, int32_t stride)
+{
+    krn_best own = { __uint_as_float(0x7fc00000), INT32_MAX }; /* loses against all */
+    for (int32_t j = threadIdx.x % KRN_WARP; j < n; j += KRN_WARP)
+        own = best_of(own, load_best(from + (int64_t)j * stride));
+    return warp_best(own);
+}
+
 /* ---- the step ---- */
+
+/* The token before position i of entry b of BATCH. */
+template <int BATCH> __device__ static int32_t previous_token(const step_args &a, int32_t b)
+{
+    if (a.i == 0) return a.anchor[b];
+    krn_best winner = load_best(a.before + b);
+    for (int32_t rank = 1; rank < a.n_ranks; rank++) winner = best_of(winner, load_best(a.before + rank * BATCH + b));
+    return winner.id;
+}
 
 /* Chunk c of a row of k elements; past the end zeros. WIDE: rows are 16-byte aligned and k is whole chunks. */
 template <bool WIDE>
@@ -86,7 +116,7 @@ __device__ static void stage_embeddings(const step_args &a, int32_t chunks, floa
 {
     for (int32_t q = threadIdx.x; q < BATCH * chunks; q += THREADS) {
         int32_t b = q / chunks, c = q % chunks;
-        int32_t id = a.i == 0 ? a.anchor[b] : a.drafts[b * a.n_out + a.i - 1];
+        int32_t id = previous_token<BATCH>(a, b);
         if (id < 0 || id >= a.vocab) id = 0;
         uint4 v = chunk_of<WIDE>(a.embed + (int64_t)id * a.k, c, a.k);
         staged[2 * b * chunks + c] = first_half(v);
@@ -102,9 +132,42 @@ __device__ static float dot4(float4 w, float4 x, float sum)
     return fmaf(w.w, x.w, sum);                                                                      /* R1 */
 }
 
+/* The last block to come here joins what all have left in part. */
+template <int BATCH> __device__ static void join_parts(const step_args &a)
+{
+    __shared__ bool is_last;
+    __threadfence(); /* this block's part before its arrival */
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(a.arrived, 1) == (int32_t)gridDim.x - 1;
+    __syncthreads();
+    if (!is_last) return;
+    if (threadIdx.x == 0) *a.arrived = 0;
+    __threadfence(); /* the arrivals before the parts are read */
+    /* Every warp takes a share of one entry's parts, all loads at once: their time is most of what this costs. */
+    enum { SHARES = WARPS / BATCH, LOADS = KRN_MARKOV_PARTS / (SHARES * KRN_WARP) };
+    static_assert(LOADS * SHARES * KRN_WARP == KRN_MARKOV_PARTS, "whole loads");
+    __shared__ krn_best bests[WARPS];
+    const int warp = threadIdx.x / KRN_WARP, b = warp / SHARES, share = warp % SHARES;
+    krn_best mine[LOADS];
+#pragma unroll
+    for (int j = 0; j < LOADS; j++)
+        mine[j] = load_best(a.part + (b < BATCH ? b : 0) * KRN_MARKOV_PARTS + j * SHARES * KRN_WARP + share * KRN_WARP +
+                            threadIdx.x % KRN_WARP);
+#pragma unroll
+    for (int j = 1; j < LOADS; j++) mine[0] = best_of(mine[0], mine[j]);
+    mine[0] = warp_best(mine[0]);
+    if (threadIdx.x % KRN_WARP == 0) bests[warp] = mine[0];
+    __syncthreads();
+    if (threadIdx.x >= BATCH) return;
+    krn_best winner = bests[threadIdx.x * SHARES];
+    for (int s = 1; s < SHARES; s++) winner = best_of(winner, bests[threadIdx.x * SHARES + s]);
+    a.best[threadIdx.x] = winner;
+}
+
 template <int BATCH, bool WIDE>
 __global__ static void __launch_bounds__(THREADS, 2) step_kernel(const step_args a)
 {
+    static_assert(BATCH <= WARPS, "a warp joins each entry's parts");
     enum { ROUNDS = (BATCH + ENTRIES - 1) / ENTRIES };
     extern __shared__ float4 staged[];
     __shared__ float sums[BATCH][TILE_ROWS];
@@ -113,6 +176,8 @@ __global__ static void __launch_bounds__(THREADS, 2) step_kernel(const step_args
     const int lane = threadIdx.x % LANES, lane_row = threadIdx.x / LANES * LANE_ROWS;
     const int own_row = threadIdx.x % TILE_ROWS, own_entry = threadIdx.x / TILE_ROWS; /* + ENTRIES each round */
     bool is_staged = false;
+    if (a.i > 0 && blockIdx.x == 0 && threadIdx.x < BATCH)
+        a.drafts[threadIdx.x * a.n_out + a.i - 1] = previous_token<BATCH>(a, threadIdx.x);
     krn_best best[ROUNDS];
 #pragma unroll
     for (int s = 0; s < ROUNDS; s++) best[s] = { __uint_as_float(0x7fc00000), a.first_id };
@@ -196,6 +261,7 @@ __global__ static void __launch_bounds__(THREADS, 2) step_kernel(const step_args
         for (int warp = 1; warp < WARPS / ENTRIES; warp++) winner = best_of(winner, of[warp]);
         a.part[threadIdx.x * KRN_MARKOV_PARTS + blockIdx.x] = winner;
     }
+    join_parts<BATCH>(a);
 }
 
 template <int BATCH>
@@ -208,15 +274,16 @@ static void step_launch(const step_args &a, bool wide, krn_stream stream)
 
 extern "C" err_code krn_markov_step(const float *logits, const bf16 *embed, const bf16 *head, int32_t vocab,
                                     int32_t markov_rank, int32_t n, int32_t first_id, int32_t batch, int32_t block,
-                                    int32_t n_out, int32_t i, const int32_t *anchor, const int32_t *drafts, float *biased,
-                                    krn_best *part, krn_stream stream, err *e)
+                                    int32_t n_out, int32_t i, const int32_t *anchor, const krn_best *before,
+                                    int32_t n_ranks, int32_t *drafts, float *biased, krn_best *part,
+                                    int32_t *arrived, krn_best *best, krn_stream stream, err *e)
 {
     if (vocab < 1 || markov_rank < 1 || markov_rank > KRN_MARKOV_RANK_MAX || n < 0 || batch < 1 ||
-        batch > KRN_MARKOV_BATCH_MAX || n_out < 1 || n_out > block || i < 0 || i >= n_out)
-        return err_set(e, ERR_ARG, "markov_step: vocab=%d markov_rank=%d n=%d batch=%d block=%d n_out=%d i=%d", vocab,
-                       markov_rank, n, batch, block, n_out, i);
-    const step_args a = { logits, embed, head,   vocab,  markov_rank, n,   first_id, block,
-                          n_out,  i,     anchor, drafts, biased,      part };
+        batch > KRN_MARKOV_BATCH_MAX || n_out < 1 || n_out > block || i < 0 || i >= n_out || n_ranks < 1)
+        return err_set(e, ERR_ARG, "markov_step: vocab=%d markov_rank=%d n=%d batch=%d block=%d n_out=%d i=%d n_ranks=%d",
+                       vocab, markov_rank, n, batch, block, n_out, i, n_ranks);
+    const step_args a = { logits, embed,  head,    vocab,  markov_rank, n,    first_id, block, n_out,
+                          i,      anchor, before,  n_ranks, drafts,     biased, part,   arrived, best };
     int64_t row_bytes = (int64_t)markov_rank * (int64_t)sizeof(bf16);
     bool wide = krn_aligned(head, row_bytes) && krn_aligned(embed, row_bytes);
     switch (batch) {
@@ -228,31 +295,14 @@ extern "C" err_code krn_markov_step(const float *logits, const bf16 *embed, cons
     return krn_launched("markov_step", e);
 }
 
-/* ---- the choice ---- */
+/* ---- the last choice ---- */
 
-/* The best of n candidates of entry blockIdx.x, found at from[entry * entry_stride + j * stride]; to best[entry], and its
- * id to draft[entry * n_out], whichever is not NULL. */
-__global__ static void best_kernel(const krn_best *from, int32_t n, int32_t entry_stride, int32_t stride, krn_best *best,
-                                   int32_t *draft, int32_t n_out)
+/* A warp for each entry. */
+__global__ static void pick_kernel(const krn_best *best, int32_t n_ranks, int32_t batch, int32_t n_out, int32_t *draft)
 {
-    __shared__ krn_best bests[WARPS];
-    from += (int64_t)blockIdx.x * entry_stride;
-    krn_best own = { __uint_as_float(0x7fc00000), INT32_MAX }; /* loses against all */
-    for (int32_t j = threadIdx.x; j < n; j += blockDim.x) own = best_of(own, from[(int64_t)j * stride]);
-    own = warp_best(own);
-    if (threadIdx.x % KRN_WARP == 0) bests[threadIdx.x / KRN_WARP] = own;
-    __syncthreads();
-    if (threadIdx.x > 0) return;
-    for (unsigned warp = 1; warp < blockDim.x / KRN_WARP; warp++) own = best_of(own, bests[warp]);
-    if (best) best[blockIdx.x] = own;
-    if (draft) draft[blockIdx.x * n_out] = own.id;
-}
-
-extern "C" err_code krn_markov_best(const krn_best *part, int32_t batch, krn_best *best, krn_stream stream, err *e)
-{
-    if (batch < 1 || batch > KRN_MARKOV_BATCH_MAX) return err_set(e, ERR_ARG, "markov_best: batch=%d", batch);
-    best_kernel<<<(unsigned)batch, THREADS, 0, stream>>>(part, KRN_MARKOV_PARTS, KRN_MARKOV_PARTS, 1, best, NULL, 0);
-    return krn_launched("markov_best", e);
+    const int32_t b = threadIdx.x / KRN_WARP;
+    const krn_best winner = warp_best_of(best + b, n_ranks, batch);
+    if (threadIdx.x % KRN_WARP == 0) draft[b * n_out] = winner.id;
 }
 
 extern "C" err_code krn_markov_pick(const krn_best *best, int32_t n_ranks, int32_t batch, int32_t n_out, int32_t i,
@@ -260,16 +310,6 @@ extern "C" err_code krn_markov_pick(const krn_best *best, int32_t n_ranks, int32
 {
     if (n_ranks < 1 || batch < 1 || batch > KRN_MARKOV_BATCH_MAX || i < 0 || i >= n_out)
         return err_set(e, ERR_ARG, "markov_pick: n_ranks=%d batch=%d n_out=%d i=%d", n_ranks, batch, n_out, i);
-    best_kernel<<<(unsigned)batch, KRN_WARP, 0, stream>>>(best, n_ranks, 1, batch, NULL, drafts + i, n_out);
+    pick_kernel<<<1, (unsigned)batch * KRN_WARP, 0, stream>>>(best, n_ranks, batch, n_out, drafts + i);
     return krn_launched("markov_pick", e);
-}
-
-extern "C" err_code krn_markov_choose(const krn_best *part, int32_t batch, int32_t n_out, int32_t i, int32_t *drafts,
-                                      krn_stream stream, err *e)
-{
-    if (batch < 1 || batch > KRN_MARKOV_BATCH_MAX || i < 0 || i >= n_out)
-        return err_set(e, ERR_ARG, "markov_choose: batch=%d n_out=%d i=%d", batch, n_out, i);
-    best_kernel<<<(unsigned)batch, THREADS, 0, stream>>>(part, KRN_MARKOV_PARTS, KRN_MARKOV_PARTS, 1, NULL, drafts + i,
-                                                         n_out);
-    return krn_launched("markov_choose", e);
 }

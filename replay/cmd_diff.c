@@ -130,7 +130,8 @@ static err_code diff(session *s, const cli_args *args, const words *w, const cli
     TRY(compare_rounds(s, w, common->quiet, e));
     int64_t n_values = 0;
     for (int32_t i = 0; i < s->d.n_rounds; i++) n_values += s->d.round[i]->n_values;
-    if (w->rounds && s->d.n_rounds == 0) return err_set(e, ERR_ARG, "--rounds %s: neither tape has such a round", w->rounds);
+    if (w->rounds && s->d.n_rounds == 0)
+        return err_set(e, ERR_ARG, "--rounds %s: neither tape has such a round", w->rounds);
     if (w->tap && n_values == 0) return err_set(e, ERR_ARG, "--tap %s: neither tape has such a value", w->tap);
     s->d.identity = rpl_identity_diff(json_object_get(fmt_tape_head(s->a), "identity"),
                                       json_object_get(fmt_tape_head(s->b), "identity"));

@@ -144,7 +144,8 @@ static bool same_record(const fmt_tape_record *a, const fmt_tape_record *b)
 }
 
 /* By the records' hashes alone: 1 same, 0 different, -1 they cannot tell, because shards or partials of other rank counts
- * hash other bytes. A replicated value is the same on every rank: any one of them stands for it. rec: a record of each side. */
+ * hash other bytes. A replicated value is the same on every rank: any one of them stands for it. rec: a record of each
+ * side. */
 static int same_hashes(const rpl_compare *c, int32_t round, int32_t slot, const char *name, fmt_tape_record rec[2])
 {
     for (int s = A; s <= B; s++) {

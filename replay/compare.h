@@ -38,8 +38,8 @@ typedef struct rpl_value {
     const char *name;        /* valid until rpl_compare_close */
     int32_t slot;            /* FMT_TAPE_NO_SLOT: of the whole draft step */
     const char *op;          /* name of the op that writes it; NULL: an input, or no program is known */
-    char ops[RPL_GROUP_TEXT];/* that op and those before it since the recorded values it is made from: a difference that starts
-                             * here lies in one of them. "" with op NULL */
+    char ops[RPL_GROUP_TEXT]; /* that op and those before it since the recorded values it is made from: a difference that
+                              * starts here lies in one of them. "" with op NULL */
     bool draft;              /* of the draft step (else insert, state, or input of the round) */
     rpl_state state;
     rpl_class cls;

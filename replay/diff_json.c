@@ -79,7 +79,8 @@ err_code rpl_diff_print_json(const rpl_diff *d, err *e)
     json_t *identity = json_array();
     for (char **p = d->identity; p && *p; p++) json_array_append_new(identity, json_string(*p));
     TRY(emit(json_pack(
-                 "{s:i, s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:o}",
+                 "{s:i, s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
+                 " s:i, s:i, s:o}",
                  "schema", 1, "type", "verdict", "verdict", rpl_diff_verdict(d), "a", fmt_tape_path(d->a), "b",
                  fmt_tape_path(d->b), "forced", d->forced, "values", (json_int_t)d->n_values, "compared",
                  (json_int_t)d->n_compared, "equal", (json_int_t)d->n_equal, "differ", (json_int_t)d->n_differ,

@@ -29,9 +29,11 @@ bool rpl_diff_sum(rpl_diff *d)
         for (int32_t k = 0; k < r->n_drafts; k++) d->n_blocks_exact += r->draft[k].exact;
     }
     const json_t *a = fmt_tape_head(d->a), *b = fmt_tape_head(d->b);
-    const json_t *level = json_object_get(a, "level"), *taps_a = json_object_get(a, "taps"), *taps_b = json_object_get(b, "taps");
+    const json_t *level = json_object_get(a, "level");
+    const json_t *taps_a = json_object_get(a, "taps"), *taps_b = json_object_get(b, "taps");
     d->n_one_sided = d->forced ? 0 : d->n_values - d->n_equal - d->n_differ;
-    d->alike = level && json_equal(level, json_object_get(b, "level")) && (!taps_a || !taps_b || json_equal(taps_a, taps_b));
+    d->alike = level && json_equal(level, json_object_get(b, "level")) &&
+               (!taps_a || !taps_b || json_equal(taps_a, taps_b));
     return same(d);
 }
 
@@ -169,7 +171,8 @@ static err_code print_class(const rpl_diff *d, rpl_class cls, const char *title,
             add_to_row(&rows[at], v, d->round[i]->round);
         }
     printf("\n%s\n%5s %6s  %-18s %15s %10s %9s  %-18s %15s %15s  %s\n", title, "round", "rounds", "value",
-           "differ", "max ulp", "rel L2", "worst", d->forced ? "computed" : "A", d->forced ? "recorded" : "B", "the ops it may lie in");
+           "differ", "max ulp", "rel L2", "worst", d->forced ? "computed" : "A", d->forced ? "recorded" : "B",
+           "the ops it may lie in");
     for (size_t i = 0; i < n_rows && (d->all || i < FEW); i++) print_row(&rows[i]);
     if (n_rows > FEW && !d->all) printf("%5s %zu more values (--all)\n", "", n_rows - FEW);
     free(rows);
@@ -299,7 +302,8 @@ static void print_verdict(const rpl_diff *d)
     else printf("%" PRId64 " values, %" PRId64 " elements equal in %d rounds", d->n_equal, d->n_elems, d->n_rounds);
     if (d->by_class[RPL_CLASS_INPUT]) printf(", %" PRId64 " inputs", d->by_class[RPL_CLASS_INPUT]);
     if (d->by_class[RPL_CLASS_UNPLACED]) printf(", %" PRId64 " unplaced", d->by_class[RPL_CLASS_UNPLACED]);
-    if (d->n_one_sided) printf(", %" PRId64 " without a pair%s", d->n_one_sided, d->alike ? " (both should hold them)" : "");
+    if (d->n_one_sided)
+        printf(", %" PRId64 " without a pair%s", d->n_one_sided, d->alike ? " (both should hold them)" : "");
     int64_t unlike = d->by_class[RPL_CLASS_NONE] - d->n_one_sided;
     if (unlike > 0) printf(", %" PRId64 " of another kind", unlike);
     if (d->n_blocks) printf("; drafts %" PRId64 "/%" PRId64 " blocks exact", d->n_blocks_exact, d->n_blocks);

@@ -19,9 +19,9 @@ typedef struct rpl_diff {
     bool alike;             /* both tapes say that they hold the same set of values (level and taps of their heads) */
 } rpl_diff;
 
-/* Sums the rounds; true when the two are the same: something was compared, nothing differs, no finding. A value that one tape
- * lacks is a difference only between tapes that should hold the same set: an arm, a lower level or another engine's dump may
- * lack it. */
+/* Sums the rounds; true when the two are the same: something was compared, nothing differs, no finding. A value that one
+ * tape lacks is a difference only between tapes that should hold the same set: an arm, a lower level or another engine's
+ * dump may lack it. */
 bool rpl_diff_sum(rpl_diff *d);
 MUST_USE err_code rpl_diff_print(const rpl_diff *d, err *e);
 MUST_USE err_code rpl_diff_print_json(const rpl_diff *d, err *e);

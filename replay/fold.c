@@ -129,6 +129,7 @@ const char *rpl_group_text(const eng_program *p, const rpl_group *g, char buf[RP
     for (int32_t i = 0; i < g->n_ops && n < RPL_GROUP_TEXT; i++)
         n += (size_t)snprintf(buf + n, RPL_GROUP_TEXT - n, "%s%s", i ? " " : "", eng_kind_name(p->op[g->op[i]].kind));
     if (n >= RPL_GROUP_TEXT)
-        snprintf(buf, RPL_GROUP_TEXT, "%s .. %s, %d ops", eng_kind_name(p->op[g->op[0]].kind), eng_kind_name(g->kind), g->n_ops);
+        snprintf(buf, RPL_GROUP_TEXT, "%s .. %s, %d ops", eng_kind_name(p->op[g->op[0]].kind), eng_kind_name(g->kind),
+                 g->n_ops);
     return buf;
 }

@@ -30,8 +30,8 @@ const rpl_group *rpl_fold_at(const rpl_fold *f, int32_t i); /* in program order 
 /* Group that writes value v, -1: none (an input, or not wanted). */
 int32_t rpl_fold_of_value(const rpl_fold *f, int32_t v);
 
-/* The group's chain as kinds, "linear rmsnorm rope act_qdq"; a long one as its first, last and number: "act_qdq .. round_bf16,
- * 12 ops". Returns buf. */
+/* The group's chain as kinds, "linear rmsnorm rope act_qdq"; a long one as its first, last and number: "act_qdq ..
+ * round_bf16, 12 ops". Returns buf. */
 enum { RPL_GROUP_TEXT = 56 };
 const char *rpl_group_text(const eng_program *p, const rpl_group *g, char buf[RPL_GROUP_TEXT]);
 

@@ -59,8 +59,8 @@ void rpl_profile(fmt_dtype dtype, const void *a, const void *b, int64_t rows, in
 
 /* One row of logits. */
 typedef struct rpl_logits_row {
-    double kl;                 /* KL(softmax B || softmax A), nats, in double, of exponentials within 1.05 ulp; NaN when a side
-                                * is not finite */
+    double kl;                 /* KL(softmax B || softmax A), nats, in double, of exponentials within 1.05 ulp; NaN when a
+                                * side is not finite */
     int32_t overlap, k;        /* of the k = min(64, n) largest of each side */
     int32_t argmax_a, argmax_b;/* lowest index wins a tie; -1: no number in the row */
     double margin_a, margin_b; /* largest less second largest; infinite for n = 1 */

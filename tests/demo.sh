@@ -25,7 +25,8 @@ compare replay packed.tape model --tp 1 -o tp1.tape
 compare replay packed.tape model --arm native-expanded -o expanded.tape
 compare replay packed.tape model --arm mirror64 --tp 1 -o mirror64.tape
 
-echo; echo "4. One weight byte of stage 1 changes. The replay refuses the other checkpoint, until told; then find where it shows first."
+echo; echo "4. One weight byte of stage 1 changes. The replay refuses the other checkpoint, until told; then find where" \
+    "it shows first."
 cp -r model damaged
 at=$("$bin" weights damaged 'mtp.1.attn.wkv.weight' --json)
 shard=$(sed -n 's/.*"shard":"\([^"]*\)".*/\1/p' <<<"$at")
@@ -36,8 +37,8 @@ printf '\n$ sparktape replay packed.tape damaged -o damaged.tape\n'
 "$bin" replay packed.tape damaged -o damaged.tape && exit 1 || echo "(exit $?)"
 compare replay packed.tape damaged --allow-mismatch checkpoint -o damaged.tape
 compare diff packed.tape damaged.tape --forced --model model
-echo "Every op ran alone on what the damaged run had as its inputs: the fault shows at the two places where stage 1 uses wkv, and"
-echo "nowhere after them."
+echo "Every op ran alone on what the damaged run had as its inputs: the fault shows at the two places where stage 1 uses"
+echo "wkv, and nowhere after them."
 
 # One row of the table: name, tape, meaning.
 row() {

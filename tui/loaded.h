@@ -29,8 +29,8 @@ int tui_loaded_first(const tui_loaded *l); /* A, or B where only that is there *
 int64_t tui_loaded_worst(const tui_loaded *l);
 /* Of a pair the next element after `from` whose bits differ, of one side the next that is not finite. -1: none. */
 int64_t tui_loaded_next(const tui_loaded *l, int64_t from);
-/* Heat 0 … 8 of the cells in [row0, row1) x [block0, block1): of a pair the relative L2 by decades, 1e-7 and less … 1 and
- * more; of one side the magnitude by powers of two below the value's largest. */
+/* Heat 0 … 8 of the cells in [row0, row1) x [block0, block1): of a pair the relative L2 by decades, 1e-7 and less … 1
+ * and more; of one side the magnitude by powers of two below the value's largest. */
 int tui_loaded_heat(const tui_loaded *l, int64_t row0, int64_t row1, int64_t block0, int64_t block1);
 /* ULP distance of a pair's element; UINT64_MAX: NaN on one side. */
 uint64_t tui_loaded_ulp(const tui_loaded *l, int64_t i);

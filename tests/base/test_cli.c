@@ -26,7 +26,8 @@ static const cli_option OPTIONS[] = {
     { "--count", "N", "a number from 1 on", CLI_COUNT, offsetof(options, count) },
     { "--tap", "PATTERN", "several", CLI_MULTI, offsetof(options, taps) },
 };
-static const cli_command COMMAND = { "sample", "MODEL [PATTERN]", "a command", OPTIONS, sizeof OPTIONS / sizeof OPTIONS[0], NULL };
+static const cli_command COMMAND = { "sample", "MODEL [PATTERN]", "a command", OPTIONS, sizeof OPTIONS / sizeof OPTIONS[0],
+                                     NULL };
 static const cli_command MANY = { "many", "TAPE..", "a command", OPTIONS, sizeof OPTIONS / sizeof OPTIONS[0], NULL };
 static const cli_command NONE = { "none", "", "a command", OPTIONS, sizeof OPTIONS / sizeof OPTIONS[0], NULL };
 
@@ -61,11 +62,12 @@ static void an_output_that_is_an_input_is_refused(void **state)
 {
     (void)state;
     static const char *const BAD[] = {
-        "in.tape -o in.tape", "in.tape -o ./in.tape", "in.tape -o link.tape", "in.tape -o hard.tape", "x --script in.tape -o in.tape",
-        "folder -o folder/config.json", "folder/ -o ./folder/a.safetensors",
+        "in.tape -o in.tape", "in.tape -o ./in.tape", "in.tape -o link.tape", "in.tape -o hard.tape",
+        "x --script in.tape -o in.tape", "folder -o folder/config.json", "folder/ -o ./folder/a.safetensors",
     };
     static const char *const GOOD[] = {
-        "in.tape -o out.tape", "folder -o folder/new.safetensors", "folder -o folder/note.tape", "folder -o in.tape", "none -o none",
+        "in.tape -o out.tape", "folder -o folder/new.safetensors", "folder -o folder/note.tape", "folder -o in.tape",
+        "none -o none",
     };
     parsed p;
     char folder[] = "cli-XXXXXX", home[4096];

@@ -1,7 +1,7 @@
 /* One official-size block on the CPU: bench_block MODEL [THREADS]
  *
- * Best of 5 draft steps of one slot (T = 5) and one insert of 128 rows, for mirror and mirror64, page cache warm, with the weight
- * bytes a step reads over the machine's read bandwidth as the floor, then each op kind's time. */
+ * Best of 5 draft steps of one slot (T = 5) and one insert of 128 rows, for mirror and mirror64, page cache warm, with the
+ * weight bytes a step reads over the machine's read bandwidth as the floor, then each op kind's time. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/mem.h"
@@ -31,15 +31,16 @@ static uint64_t stored_bytes(const eng_weights *w, eng_wid id, int32_t stage, in
 
 static uint64_t step_bytes(const eng_weights *w, const usage *u)
 {
-    static const eng_wid DENSE[] = { ENG_W_WQ_A, ENG_W_WQ_B, ENG_W_WKV, ENG_W_WO_A, ENG_W_WO_B, ENG_W_SHARED_W1, ENG_W_SHARED_W3,
-                                     ENG_W_SHARED_W2, ENG_W_HC_ATTN_FN, ENG_W_HC_FFN_FN, ENG_W_GATE };
+    static const eng_wid DENSE[] = { ENG_W_WQ_A, ENG_W_WQ_B, ENG_W_WKV, ENG_W_WO_A, ENG_W_WO_B, ENG_W_SHARED_W1,
+                                     ENG_W_SHARED_W3, ENG_W_SHARED_W2, ENG_W_HC_ATTN_FN, ENG_W_HC_FFN_FN, ENG_W_GATE };
     const eng_config *c = eng_weights_config(w);
     uint64_t n = stored_bytes(w, ENG_W_HEAD, -1, -1) + (uint64_t)c->block * stored_bytes(w, ENG_W_MARKOV_HEAD, -1, -1);
     for (int32_t k = 0; k < c->n_stages; k++) {
         for (size_t i = 0; i < COUNT_OF(DENSE); i++) n += stored_bytes(w, DENSE[i], k, -1);
         for (int32_t x = 0; x < c->n_experts; x++)
             if (u->expert[k][x])
-                n += stored_bytes(w, ENG_W_EXPERT_W1, k, x) + stored_bytes(w, ENG_W_EXPERT_W3, k, x) + stored_bytes(w, ENG_W_EXPERT_W2, k, x);
+                n += stored_bytes(w, ENG_W_EXPERT_W1, k, x) + stored_bytes(w, ENG_W_EXPERT_W3, k, x) +
+                     stored_bytes(w, ENG_W_EXPERT_W2, k, x);
     }
     return n;
 }
@@ -64,7 +65,8 @@ static err_code print_shares(const eng_weights *w, const eng_options *o, err *e)
     for (int k = 0; k < ENG_KIND_COUNT; k++) total += ns[k];
     for (int k = 0; k < ENG_KIND_COUNT && rc == ERR_OK; k++)
         if (ns[k] * 100 > total)
-            printf("          %-16s %6.1f ms %5.1f %%\n", eng_kind_name((eng_kind)k), (double)ns[k] * 1e-6, 100.0 * (double)ns[k] / (double)total);
+            printf("          %-16s %6.1f ms %5.1f %%\n", eng_kind_name((eng_kind)k), (double)ns[k] * 1e-6,
+                   100.0 * (double)ns[k] / (double)total);
     eng_bench_close(b);
     return rc;
 }
@@ -95,8 +97,8 @@ static err_code time_steps(const eng_weights *w, eng_engine *g, const char *arm,
     }
     if (rc == ERR_OK) {
         double bytes = (double)step_bytes(w, &u);
-        printf("%-9s draft T=%d  %.3f s   reads %.2f GB, floor %.3f s, ratio %.2f   insert of %d rows %.3f s\n", arm, c->block,
-               best, bytes * 1e-9, bytes / bandwidth, best * bandwidth / bytes, ROWS, insert_s);
+        printf("%-9s draft T=%d  %.3f s   reads %.2f GB, floor %.3f s, ratio %.2f   insert of %d rows %.3f s\n", arm,
+               c->block, best, bytes * 1e-9, bytes / bandwidth, best * bandwidth / bytes, ROWS, insert_s);
     }
     free(taps);
     return rc;
@@ -127,7 +129,8 @@ int main(int argc, char **argv)
     err_code rc = eng_weights_open(argv[1], false, &w, &e);
     if (rc == ERR_OK) {
         double bandwidth = bench_read_bandwidth((int)threads);
-        printf("%s, %lld threads, %s; read bandwidth %.1f GB/s\n", cpu_name(), (long long)threads, krn_isa_name(krn_isa_get()), bandwidth * 1e-9);
+        printf("%s, %lld threads, %s; read bandwidth %.1f GB/s\n", cpu_name(), (long long)threads,
+               krn_isa_name(krn_isa_get()), bandwidth * 1e-9);
         rc = run(w, "mirror", threads, bandwidth, &e);
         if (rc == ERR_OK) rc = run(w, "mirror64", threads, bandwidth, &e);
     }

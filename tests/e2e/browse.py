@@ -248,9 +248,9 @@ def terminals():
         return False
 
 
-TEXT = [recorded_keys_print_the_final_screen, the_first_origin_is_the_one_that_diff_names, a_reference_comes_back_to_its_element,
-        what_diff_says_of_another_rank_count_can_be_shown, one_tape_alone_and_a_replay_are_browsed, ascii_screens_are_ascii,
-        what_is_wrong_is_named]
+TEXT = [recorded_keys_print_the_final_screen, the_first_origin_is_the_one_that_diff_names,
+        a_reference_comes_back_to_its_element, what_diff_says_of_another_rank_count_can_be_shown,
+        one_tape_alone_and_a_replay_are_browsed, ascii_screens_are_ascii, what_is_wrong_is_named]
 LIVE = [live_keys_work_and_quitting_restores_the_terminal, a_signal_restores_the_terminal,
         stopping_and_coming_back_keeps_the_screen, a_resized_terminal_is_filled, keys_answer_while_rounds_are_compared]
 lib.main(TEXT + (LIVE if terminals() else []))

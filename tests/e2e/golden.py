@@ -1,8 +1,8 @@
 """The engine against the independent oracle, through the command line: golden.py BINARY [TEST ...]
 
-mirror64 must be bit-equal to the oracle on at least 99.99 % of the bf16 elements of every value, on every id and draft, and within
-1e-5 relative on f32 values. Other accumulations, arms and rank counts sum in other orders: their drafts must be equal except
-where the oracle's top-2 margin at the first differing position is under 0.05."""
+mirror64 must be bit-equal to the oracle on at least 99.99 % of the bf16 elements of every value, on every id and draft, and
+within 1e-5 relative on f32 values. Other accumulations, arms and rank counts sum in other orders: their drafts must be
+equal except where the oracle's top-2 margin at the first differing position is under 0.05."""
 import re
 import numpy as np
 from lib import Product, as_float, case, check, golden, main, read

@@ -1,4 +1,6 @@
-"""Each folder includes only what lies to its left (README, "Read the code"); curses only inside tui/: layers.py SOURCE_FOLDER"""
+"""Each folder includes only what lies to its left (README, "Read the code"); curses only inside tui/.
+
+layers.py SOURCE_FOLDER"""
 import os, re, sys
 
 ORDER = ['base', 'formats', 'kernels', 'engine', 'capture', 'serve', 'replay', 'tui']

@@ -24,12 +24,14 @@ class Product:
         self.env = dict(os.environ, XDG_CACHE_HOME=os.path.abspath('cache'), LC_ALL='C.UTF-8', TZ='UTC')
 
     def run(self, *args, cwd=None, timeout=120):
-        return subprocess.run([self.path, *map(str, args)], cwd=cwd, env=self.env, timeout=timeout, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace')
+        return subprocess.run([self.path, *map(str, args)], cwd=cwd, env=self.env, timeout=timeout,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, errors='replace')
 
     def ok(self, *args, exits=(0,), **kw):
         r = self.run(*args, **kw)
-        check(r.returncode in exits, f'{" ".join(map(str, args))}: exit {r.returncode}, wanted {exits}\n{r.stdout[-800:]}{r.stderr[-800:]}')
+        check(r.returncode in exits, f'{" ".join(map(str, args))}: exit {r.returncode}, wanted {exits}\n'
+                                     f'{r.stdout[-800:]}{r.stderr[-800:]}')
         return r
 
     def refused(self, exits, words, *args, **kw):

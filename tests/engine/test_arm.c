@@ -32,8 +32,9 @@ static void every_documented_arm_is_in_the_table_in_order(void **state)
 {
     (void)state;
     static const char *const NAMES[] = {
-        "k2-tp2", "k2-head", "native-experts-packed", "native-packed", "native-hybrid", "native-expanded", "native-hybrid-head",
-        "native-hybrid-head-hot", "native-packed-kx", "native-hybrid-kx", "native-hybrid-kx2", "mirror", "mirror64",
+        "k2-tp2", "k2-head", "native-experts-packed", "native-packed", "native-hybrid", "native-expanded",
+        "native-hybrid-head", "native-hybrid-head-hot", "native-packed-kx", "native-hybrid-kx", "native-hybrid-kx2",
+        "mirror", "mirror64",
     };
     assert_int_equal(eng_arm_count(), sizeof NAMES / sizeof NAMES[0]);
     for (size_t i = 0; i < eng_arm_count(); i++) {

@@ -39,7 +39,8 @@ static int new_address(void **state)
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
     socklen_t n = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || getsockname(fd, (struct sockaddr *)&a, &n) != 0) return 1;
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || getsockname(fd, (struct sockaddr *)&a, &n) != 0)
+        return 1;
     close(fd);
     snprintf(address, sizeof address, "127.0.0.1:%d", ntohs(a.sin_port));
     return 0;
@@ -145,6 +146,30 @@ static void a_rank_that_does_not_come_is_counted_and_in_time(void **state)
     assert_true(clock_ns() - start < 10 * SECOND);
 }
 
+/* Its queue of connections is full, so connecting itself waits. */
+static void a_rank_0_that_does_not_accept_is_given_up_in_time(void **state)
+{
+    (void)state;
+    enum { CALLERS = 8 };
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) },
+                             .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1)) };
+    int listener = socket(AF_INET, SOCK_STREAM, 0), caller[CALLERS];
+    assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(listener, 0), 0);
+    for (int i = 0; i < CALLERS; i++) {
+        caller[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        (void)connect(caller[i], (struct sockaddr *)&a, sizeof a);
+    }
+    uint64_t start = clock_ns();
+    rank_run one = { .rank = 1, .n_ranks = 2, .deadline_ns = SECOND / 5 };
+    run(&one);
+    assert_int_equal(one.rc, ERR_COMM);
+    assert_non_null(strstr(one.e.msg, "rank 1: rank 0 did not answer"));
+    assert_true(clock_ns() - start < 2 * SECOND);
+    for (int i = 0; i < CALLERS; i++) close(caller[i]);
+    close(listener);
+}
+
 static void addresses_are_checked(void **state)
 {
     (void)state;
@@ -161,6 +186,7 @@ int main(void)
         cmocka_unit_test_setup(every_rank_gets_the_bytes_of_rank_0, new_address),
         cmocka_unit_test_setup(another_rank_count_is_turned_away, new_address),
         cmocka_unit_test_setup(a_rank_that_does_not_come_is_counted_and_in_time, new_address),
+        cmocka_unit_test_setup(a_rank_0_that_does_not_accept_is_given_up_in_time, new_address),
         cmocka_unit_test_setup(a_failure_is_heard_with_its_words_and_a_goodbye_is_none, new_address),
         cmocka_unit_test_setup(a_peer_that_dies_is_noticed, new_address),
         cmocka_unit_test(addresses_are_checked),

@@ -101,7 +101,8 @@ static void eager_and_planned_give_the_same_bits(void **state)
     const char *arms[] = { "mirror", "mirror64", "native-packed", "native-expanded" };
     for (size_t a = 0; a < COUNT_OF(arms); a++)
         for (int32_t tp = 1; tp <= (a < 2 ? 1 : 2); tp++) {
-            eng_engine *x = open_arm(arms[a], ENG_MODE_EAGER, tp, ENG_LEVEL_IO), *y = open_arm(arms[a], ENG_MODE_GRAPH, tp, ENG_LEVEL_IO);
+            eng_engine *x = open_arm(arms[a], ENG_MODE_EAGER, tp, ENG_LEVEL_IO);
+            eng_engine *y = open_arm(arms[a], ENG_MODE_GRAPH, tp, ENG_LEVEL_IO);
             fill(x);
             fill(y);
             for (int32_t n_out = 4; n_out <= 5; n_out++) {
@@ -174,7 +175,8 @@ static void windows_do_not_depend_on_how_rows_were_inserted(void **state)
 static void a_released_slot_leaves_nothing_to_the_next_request(void **state)
 {
     (void)state;
-    eng_engine *g = open_arm("native-packed", ENG_MODE_EAGER, 1, ENG_LEVEL_IO), *fresh = open_arm("native-packed", ENG_MODE_EAGER, 1, ENG_LEVEL_IO);
+    eng_engine *g = open_arm("native-packed", ENG_MODE_EAGER, 1, ENG_LEVEL_IO);
+    eng_engine *fresh = open_arm("native-packed", ENG_MODE_EAGER, 1, ENG_LEVEL_IO);
     const int32_t s = 2;
     insert(g, s, 0, 300);
     draft(g, 1, &s, 5, NULL);
@@ -254,7 +256,8 @@ static void wrong_requests_are_refused_and_change_nothing(void **state)
     eng_engine *g = open_arm("native-packed", ENG_MODE_EAGER, 1, ENG_LEVEL_IO);
     int32_t s = 0, anchor = 5, pos = 0, drafts[ENG_BLOCK_MAX];
     float confidence[ENG_BLOCK_MAX];
-    assert_int_equal(eng_draft(g, 1, &s, &anchor, &pos, 5, drafts, confidence, NULL, &e), ERR_INPUT); /* before any insert */
+    /* before any insert */
+    assert_int_equal(eng_draft(g, 1, &s, &anchor, &pos, 5, drafts, confidence, NULL, &e), ERR_INPUT);
     insert(g, 0, 0, 10);
     const int32_t gap[] = { 11 }, back[] = { 9 }, negative[] = { -1 };
     assert_int_equal(eng_insert(g, 0, taps, gap, 1, NULL, &e), ERR_INPUT);
@@ -310,7 +313,8 @@ static void main_x_given_equals_main_x_made(void **state)
     assert_int_equal(eng_bench_open(weights, &o, ENG_STEP_INSERT, 20, 1, 1, &b, &e), ERR_OK);
     const eng_program *p = eng_bench_program(b);
     int32_t v = eng_program_find_value(p, "main_x");
-    memcpy(eng_bench_value(b, eng_program_find_value(p, "taps")), taps, sizeof(bf16) * 20 * (size_t)config.n_taps * (size_t)config.dim);
+    memcpy(eng_bench_value(b, eng_program_find_value(p, "taps")), taps,
+           sizeof(bf16) * 20 * (size_t)config.n_taps * (size_t)config.dim);
     eng_bench_positions(b, positions, NULL);
     assert_int_equal(eng_bench_run(b, 0, p->value[v].producer, &e), ERR_OK);
     eng_engine *g = open_arm("mirror", ENG_MODE_EAGER, 1, ENG_LEVEL_IO);

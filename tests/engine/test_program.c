@@ -1,4 +1,4 @@
-/* The program as data: what docs/values.md names is there once, in order, with its shape; nothing reads what nobody made. */
+/* The program as data: docs/values.md's names are there once, in order, with shapes; nothing reads what nobody made. */
 #include "engine/plan.h"
 #include "engine/program.h"
 
@@ -49,11 +49,13 @@ static const spec_row SPEC[] = {
     { "ids", 10, 1, 1 }, { "block_pos", 10, 1, 1 }, { "x0", 10, 4, 5120 },
     { "s0.attn.mix_pre", 10, 4, 1 }, { "s0.attn.mix_post", 10, 4, 1 }, { "s2.attn.mix_comb", 10, 4, 4 },
     { "s0.attn.collapse", 10, 5120, 1 }, { "s0.attn.norm", 10, 5120, 1 }, { "s1.attn.qr", 10, 1280, 1 },
-    { "s0.attn.q", 10, 64, 512 }, { "s0.attn.kv", 10, 512, 1 }, { "s0.attn.o", 10, 64, 512 }, { "s0.attn.o_qdq", 10, 64, 512 },
+    { "s0.attn.q", 10, 64, 512 }, { "s0.attn.kv", 10, 512, 1 }, { "s0.attn.o", 10, 64, 512 },
+    { "s0.attn.o_qdq", 10, 64, 512 },
     { "s0.attn.wo_a", 10, 8192, 1 }, { "s0.attn_out", 10, 5120, 1 }, { "s0.attn.stream", 10, 4, 5120 },
     { "s2.ffn.mix_pre", 10, 4, 1 }, { "s0.ffn.collapse", 10, 5120, 1 }, { "s0.ffn.norm", 10, 5120, 1 },
     { "s0.ffn.scores", 10, 128, 1 }, { "s0.ffn.ids", 10, 3, 1 }, { "s0.ffn.weights", 10, 3, 1 },
-    { "s0.ffn.gate", 10, 3, 2304 }, { "s0.ffn.up", 10, 3, 2304 }, { "s0.ffn.h", 10, 3, 2304 }, { "s0.ffn.slot", 10, 3, 5120 },
+    { "s0.ffn.gate", 10, 3, 2304 }, { "s0.ffn.up", 10, 3, 2304 }, { "s0.ffn.h", 10, 3, 2304 },
+    { "s0.ffn.slot", 10, 3, 5120 },
     { "s0.ffn.shared", 10, 5120, 1 }, { "s0.ffn_out", 10, 5120, 1 }, { "s2.out", 10, 4, 5120 },
     { "head.collapse", 10, 5120, 1 }, { "head.norm", 10, 5120, 1 }, { "head.logits", 10, 129280, 1 },
     { "head.biased", 2, 4, 129280 }, { "drafts", 2, 4, 1 }, { "confidence", 2, 4, 1 },
@@ -111,7 +113,8 @@ static void planned_buffers_never_meet(void **state)
                 for (int32_t k = 0; k < p->op[j].n_in; k++) later |= p->op[j].in[k] == v;
             if (v == p->op[i].out[0] || p->value[v].producer >= i || !later || p->value[v].state) continue;
             uint64_t bytes = (uint64_t)eng_value_elems(p, v, &x, 0, 2) * fmt_dtype_bytes(p->value[v].dtype);
-            uint64_t mine = (uint64_t)eng_value_elems(p, p->op[i].out[0], &x, 0, 2) * fmt_dtype_bytes(p->value[p->op[i].out[0]].dtype);
+            uint64_t mine = (uint64_t)eng_value_elems(p, p->op[i].out[0], &x, 0, 2) *
+                            fmt_dtype_bytes(p->value[p->op[i].out[0]].dtype);
             if (out0 < shared.offset[v] + bytes && shared.offset[v] < out0 + mine)
                 fail_msg("%s overwrites %s", p->op[i].name, p->value[v].name);
         }
@@ -125,7 +128,8 @@ static void two_ranks_add_only_exchanges(void **state)
 {
     (void)state;
     for (int combine = 0; combine < 2; combine++) {
-        eng_program *one = make(ENG_STEP_DRAFT, 1, (eng_combine)combine), *two = make(ENG_STEP_DRAFT, 2, (eng_combine)combine);
+        eng_program *one = make(ENG_STEP_DRAFT, 1, (eng_combine)combine);
+        eng_program *two = make(ENG_STEP_DRAFT, 2, (eng_combine)combine);
         int32_t k = 0, reduces = 0;
         for (int32_t i = 0; i < two->n_ops; i++) {
             if (two->op[i].kind == ENG_OP_ALL_REDUCE) {
@@ -136,7 +140,8 @@ static void two_ranks_add_only_exchanges(void **state)
             k++;
         }
         assert_int_equal(k, one->n_ops);
-        assert_int_equal(reduces, combine == ENG_COMBINE_EXACT ? 9 : 6); /* wo_b, slots, shared against wo_b, sum: 3 stages */
+        /* wo_b, slots, shared against wo_b, sum: 3 stages */
+        assert_int_equal(reduces, combine == ENG_COMBINE_EXACT ? 9 : 6);
         eng_program_free(one);
         eng_program_free(two);
     }

@@ -170,14 +170,15 @@ def main(path):
         assert (row["chunk"], row["part"]) == (at, i)
         assert (row["round"], row["slot"], row["rank"]) == (p["r"], p.get("s", -1), p.get("k", -1))
         assert (row["name"], row["dtype"], row["shape"], row["hash"]) == (p["name"], p["d"], p["h"], p["x"])
-        assert (row["place"], row["axis"], row["tier"], row["ranks"]) == (p.get("p", 0), p.get("a", 0), p.get("t", 0), p.get("w", 1))
+        assert (row["place"], row["axis"], row["tier"], row["ranks"]) == (
+            p.get("p", 0), p.get("a", 0), p.get("t", 0), p.get("w", 1))
         if "m" in p:
             assert [row[k] for k in ("min", "max", "rms", "nan", "inf", "zero", "denormal")] == p["m"]
         if row["tier"] == 0:
             assert len(values[row["record"]]) == product(p["h"]) * SIZE[p["d"]]
             assert xxh64(values[row["record"]]) == p["x"], row
-        print("%d/%s/%s@%s %s [%s] %016x" % (row["round"], row["slot"] if row["slot"] >= 0 else "-", row["name"], row["rank"],
-                                             row["dtype"], ", ".join(map(str, row["shape"])), p["x"]))
+        print("%d/%s/%s@%s %s [%s] %016x" % (row["round"], row["slot"] if row["slot"] >= 0 else "-", row["name"],
+                                             row["rank"], row["dtype"], ", ".join(map(str, row["shape"])), p["x"]))
 
 
 main(sys.argv[1])

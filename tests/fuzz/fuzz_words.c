@@ -1,5 +1,5 @@
-/* The small languages of the command line: key files, references, export names, taps. The first byte chooses; whatever the rest
- * is, it is refused or understood, and what is understood says the same when it is written out and read again. */
+/* The small languages of the command line: key files, references, export names, taps. The first byte chooses; whatever the
+ * rest is, it is refused or understood, and what is understood says the same when it is written out and read again. */
 #include "capture/joined.h"
 #include "capture/recorder.h"
 #include "tui/keys.h"

@@ -1,12 +1,12 @@
 """The CUDA backend against the independent oracle, through the command line: cuda_golden.py BINARY [TEST ...]
 
 For every native arm, one and two ranks, eager and graphs, both combines: drafts are the oracle's but for near-ties
-(tests/e2e/golden.py), every element of a deep recording is one that some order of sums gives (tests/e2e/admissible.py), a graph
-has eager's bits, two cards have the bits of two emulated ranks, and padding, other slots and replays change nothing."""
+(tests/e2e/golden.py), every element of a deep recording is one that some order of sums gives (tests/e2e/admissible.py), a
+graph has eager's bits, two cards have the bits of two emulated ranks, and padding, other slots and replays change
+nothing."""
 import os, subprocess, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'e2e'))
-import numpy as np  # noqa: E402
 import admissible  # noqa: E402
 from golden import drafts_agree  # noqa: E402
 from lib import case, check, golden, main, read  # noqa: E402
@@ -90,6 +90,8 @@ def a_tape_of_the_card_replays_on_the_cpu(p):
     record(p, 'offline', script, 'card', '--mode', 'graph')
     p.ok('replay', 'offline/card.tape', 'offline', '--arm', 'mirror64', '-o', 'offline/cpu.tape', exits=(0, 1))
     p.ok('diff', 'offline/card.tape', 'offline/cpu.tape', exits=(0, 1))
+    p.ok('export', 'offline/cpu.tape', '-o', 'offline/cpu.safetensors')
+    drafts_agree(golden('offline', script), read('offline/cpu.safetensors')[0], 'replayed on the CPU')
 
 
 if __name__ == '__main__':

@@ -152,8 +152,9 @@ void gpu_judge_bf16(gpu_tally *t, int64_t index, double exact, double delta, bf1
 
 void gpu_tally_end(const gpu_tally *t, double min_equal)
 {
-    print_message("%-40s n %lld equal %.4f%% flips %lld illegal %lld worst moved by %.3f of delta\n", t->label, (long long)t->n,
-                  t->n ? 100.0 * (double)t->equal / (double)t->n : 0.0, (long long)t->flip, (long long)t->illegal, t->worst);
+    print_message("%-40s n %lld equal %.4f%% flips %lld illegal %lld worst moved by %.3f of delta\n", t->label,
+                  (long long)t->n, t->n ? 100.0 * (double)t->equal / (double)t->n : 0.0, (long long)t->flip,
+                  (long long)t->illegal, t->worst);
     if (t->n == 0) fail_msg("%s: nothing was compared", t->label);
     if (t->illegal) fail_msg("%s: %lld of %lld elements are illegal", t->label, (long long)t->illegal, (long long)t->n);
     if (!((double)t->equal >= min_equal * (double)t->n))

@@ -1,12 +1,12 @@
-"""The CUDA backend on weights of official size: official.py BINARY [MODEL]
+"""The CUDA backend on weights of official size: official.py BINARY [MODEL [--judge]]
 
-Makes a synthetic checkpoint of official shapes (10 GB, kept in MODEL if that does not exist), runs the same rounds on the card
-and on the CPU references, and holds the card to them: drafts equal but for near-ties, every element of a recording one that
-some order of sums gives. Wants numpy, some 20 GB of memory and disk."""
+Makes a synthetic checkpoint of official shapes (10 GB, kept in MODEL if that does not exist), runs the same rounds on the
+card and on the CPU references, and holds the card to them: drafts equal but for near-ties, graphs equal to eager in every
+bit. --judge: every element of one recording is one that some order of sums gives (minutes). Wants numpy, some 20 GB of
+memory and disk."""
 import os, sys, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'e2e'))
-import numpy as np  # noqa: E402
 import admissible  # noqa: E402
 from cuda_golden import cards, same_bits  # noqa: E402
 from golden import drafts_agree  # noqa: E402

@@ -32,7 +32,7 @@ static void run(void)
     cudaFree(dy);
 }
 
-/* 65,536 patterns fill 2,048 groups of 32 neighbours: equal exponents, so every code and tie is met; NaN and infinities too. */
+/* 65,536 patterns fill 2,048 groups of 32 neighbours: equal exponents, every code and tie; NaN and infinities too. */
 static void every_pattern_among_its_like(void **state)
 {
     (void)state;

@@ -25,8 +25,8 @@ static int shift;
 
 /* ---- inputs ---- */
 
-/* A row is all that one token has: a stream of several copies is one row. edges: row 1 of five has a NaN, row 2 is zero, row
- * 3 has an infinity and a NaN of the other sign; the others are plain. */
+/* A row is all that one token has: a stream of several copies is one row. edges: row 1 of five has a NaN, row 2 is zero,
+ * row 3 has an infinity and a NaN of the other sign; the others are plain. */
 static bf16 *put_bf16(int64_t rows, int64_t cols, uint64_t seed, float scale, bool edges)
 {
     int64_t n = rows * cols + shift;

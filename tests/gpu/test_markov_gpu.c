@@ -35,7 +35,9 @@ typedef struct run {
     float *d_logits, *d_biased;
     bf16 *d_embed, *d_head;
     int32_t *d_anchor, *d_drafts;
-    krn_best *d_part, *d_best;
+    krn_best *d_part, *d_best[2]; /* best: of even and odd positions, [ranks, batch] */
+    int32_t *d_arrived;
+    int32_t ranks;                /* whose bests the next step reads */
 } run;
 
 static void *memory(size_t n, size_t elem_bytes)
@@ -74,25 +76,37 @@ static void upload(run *r)
     r->d_drafts = gpu_out((size_t)s->batch * (size_t)s->n_out * sizeof(int32_t));
     r->d_biased = gpu_out(biased_count(s) * sizeof(float));
     r->d_part = gpu_out((size_t)s->batch * KRN_MARKOV_PARTS * sizeof(krn_best));
-    r->d_best = gpu_out((size_t)s->batch * sizeof(krn_best));
+    const int32_t zero = 0;
+    r->d_arrived = gpu_put(&zero, sizeof zero);
+    r->ranks = 1;
+    for (int k = 0; k < 2; k++) r->d_best[k] = gpu_out((size_t)s->batch * sizeof(krn_best));
 }
 
-static void step(const run *r, int32_t i)
+/* rank: where among the bests this run leaves its own. */
+static void step(const run *r, int32_t i, int32_t rank)
 {
     const shape *s = &r->s;
     err e = { 0 };
     gpu_ok(krn_markov_step(r->d_logits, r->d_embed, r->d_head, s->vocab, s->rank, s->n, s->first_id, s->batch, s->block,
-                           s->n_out, i, r->d_anchor, r->d_drafts, r->d_biased, r->d_part, gpu_stream(), &e), &e);
+                           s->n_out, i, r->d_anchor, r->d_best[(i + 1) % 2], r->ranks, r->d_drafts, r->d_biased, r->d_part,
+                           r->d_arrived, r->d_best[i % 2] + rank * s->batch, gpu_stream(), &e), &e);
+}
+
+static void pick(const run *r)
+{
+    err e = { 0 };
+    int32_t i = r->s.n_out - 1;
+    gpu_ok(krn_markov_pick(r->d_best[i % 2], r->ranks, r->s.batch, r->s.n_out, i, r->d_drafts, gpu_stream(), &e), &e);
 }
 
 /* All positions, then biased and drafts on the host. */
 static void draft(run *r)
 {
-    err e = { 0 };
-    for (int i = 0; i < r->s.n_out; i++) {
-        step(r, i);
-        gpu_ok(krn_markov_choose(r->d_part, r->s.batch, r->s.n_out, i, r->d_drafts, gpu_stream(), &e), &e);
-    }
+    int32_t arrived;
+    for (int i = 0; i < r->s.n_out; i++) step(r, i, 0);
+    pick(r);
+    gpu_get(r->d_arrived, &arrived, sizeof arrived);
+    assert_int_equal(arrived, 0); /* ready for the next step */
     gpu_get(r->d_biased, r->biased, biased_count(&r->s) * sizeof(float));
     gpu_get(r->d_drafts, r->drafts, (size_t)r->s.batch * (size_t)r->s.n_out * sizeof(int32_t));
 }
@@ -245,7 +259,6 @@ static void ranks_choose_what_one_rank_chooses(void **state)
     draft(&whole);
     gpu_free_all();
     for (int32_t cut = 0; cut <= SMALL.n; cut += 100) {
-        err e = { 0 };
         run rank[2];
         for (int k = 0; k < 2; k++) {
             rank[k] = whole;
@@ -258,19 +271,19 @@ static void ranks_choose_what_one_rank_chooses(void **state)
                     rank[k].logits[row * rank[k].s.n + v] = whole.logits[row * SMALL.n + rank[k].s.first_id + v];
             upload(&rank[k]);
         }
-        krn_best *both = gpu_out(2 * sizeof(krn_best) * (size_t)SMALL.batch);
-        rank[1].d_drafts = rank[0].d_drafts;
-        for (int i = 0; i < SMALL.n_out; i++) {
-            for (int k = 0; k < 2; k++) {
-                step(&rank[k], i);
-                gpu_ok(krn_markov_best(rank[k].d_part, SMALL.batch, both + k * SMALL.batch, gpu_stream(), &e), &e);
-            }
-            gpu_ok(krn_markov_pick(both, 2, SMALL.batch, SMALL.n_out, i, rank[0].d_drafts, gpu_stream(), &e), &e);
+        for (int k = 0; k < 2; k++) rank[0].d_best[k] = gpu_out(2 * sizeof(krn_best) * (size_t)SMALL.batch);
+        for (int k = 0; k < 2; k++) {
+            rank[k].ranks = 2;
+            rank[k].d_drafts = rank[0].d_drafts;
+            memcpy(rank[k].d_best, rank[0].d_best, sizeof rank[k].d_best);
         }
+        for (int i = 0; i < SMALL.n_out; i++)
+            for (int k = 0; k < 2; k++) step(&rank[k], i, k);
+        pick(&rank[0]);
         gpu_get(rank[0].d_drafts, rank[0].drafts, sizeof(int32_t) * (size_t)(SMALL.batch * SMALL.n_out));
         gpu_same("drafts of two ranks", rank[0].drafts, whole.drafts, SMALL.batch * SMALL.n_out, sizeof(int32_t));
         krn_best best[2 * KRN_MARKOV_BATCH_MAX];
-        gpu_get(both, best, 2 * sizeof(krn_best) * (size_t)SMALL.batch);
+        gpu_get(rank[0].d_best[(SMALL.n_out - 1) % 2], best, 2 * sizeof(krn_best) * (size_t)SMALL.batch);
         for (int b = 0; b < SMALL.batch && cut == SMALL.n; b++) {
             assert_true(isnan(best[SMALL.batch + b].value));
             assert_int_equal(best[SMALL.batch + b].id, cut);
@@ -335,14 +348,14 @@ static void shapes_outside_the_contract_are_refused(void **state)
         const struct bad *s = &BAD[at];
         err e = { 0 };
         assert_int_equal(krn_markov_step(r.d_logits, r.d_embed, r.d_head, s->vocab, s->rank, s->n, 0, s->batch, s->block,
-                                         s->n_out, s->i, r.d_anchor, r.d_drafts, r.d_biased, r.d_part, gpu_stream(), &e),
+                                         s->n_out, s->i, r.d_anchor, r.d_best[1], 1, r.d_drafts, r.d_biased, r.d_part,
+                                         r.d_arrived, r.d_best[0], gpu_stream(), &e),
                          ERR_ARG);
         assert_non_null(strstr(e.msg, "markov_step: vocab="));
     }
     err e = { 0 };
-    assert_int_equal(krn_markov_best(r.d_part, 0, r.d_best, gpu_stream(), &e), ERR_ARG);
-    assert_int_equal(krn_markov_pick(r.d_best, 0, 1, 5, 0, r.d_drafts, gpu_stream(), &e), ERR_ARG);
-    assert_int_equal(krn_markov_choose(r.d_part, 1, 5, 5, r.d_drafts, gpu_stream(), &e), ERR_ARG);
+    assert_int_equal(krn_markov_pick(r.d_best[0], 0, 1, 5, 0, r.d_drafts, gpu_stream(), &e), ERR_ARG);
+    assert_int_equal(krn_markov_pick(r.d_best[0], 1, 1, 5, 5, r.d_drafts, gpu_stream(), &e), ERR_ARG);
     done(&r);
 }
 
@@ -369,13 +382,11 @@ static void a_position_is_timed(void **state)
         gpu_ok(krn_event_open(true, &from, &e), &e);
         gpu_ok(krn_event_open(true, &to, &e), &e);
         gpu_ok(krn_capture_begin(gpu_stream(), &e), &e);
-        for (int i = 0; i < r.s.n_out; i++) {
-            step(&r, i);
-            gpu_ok(krn_markov_choose(r.d_part, batch, r.s.n_out, i, r.d_drafts, gpu_stream(), &e), &e);
-        }
+        for (int i = 0; i < r.s.n_out; i++) step(&r, i, 0);
+        pick(&r);
         gpu_ok(krn_capture_end(gpu_stream(), &g, &e), &e);
-        assert_int_equal(krn_graph_kernels(g), 2 * r.s.n_out);
-        assert_int_equal(krn_graph_nodes(g), 2 * r.s.n_out);
+        assert_int_equal(krn_graph_kernels(g), r.s.n_out + 1);
+        assert_int_equal(krn_graph_nodes(g), r.s.n_out + 1);
         for (int sample = 0; sample < SAMPLES; sample++) {
             gpu_ok(krn_event_record(from, gpu_stream(), &e), &e);
             for (int k = 0; k < REPLAYS; k++) gpu_ok(krn_graph_launch(g, gpu_stream(), &e), &e);

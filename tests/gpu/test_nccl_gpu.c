@@ -23,7 +23,8 @@ static void nccl_has_the_bits_of_emulated(void **state)
             for (int32_t batch = 1; batch <= CASE_SLOTS; batch++)
                 for (int32_t n_out = 4; n_out <= 5; n_out++) {
                     case_shown a, b;
-                    case_outcome o = case_draft(x, batch, CASE_ALL, n_out, &a), q = case_draft(y, batch, CASE_ALL, n_out, &b);
+                    case_outcome o = case_draft(x, batch, CASE_ALL, n_out, &a);
+                    case_outcome q = case_draft(y, batch, CASE_ALL, n_out, &b);
                     assert_memory_equal(&o, &q, sizeof o);
                     case_same("nccl against emulated", p, 2, &a, &b);
                 }
@@ -45,8 +46,8 @@ static void steps_over_nccl_repeat_their_bits(void **state)
     eng_close(g);
 }
 
-/* One rank runs a step that the other does not: it ends by its deadline and names rank, op and wait. Nothing works afterwards,
- * on either. */
+/* One rank runs a step that the other does not: it ends by its deadline and names rank, op and wait. Nothing works
+ * afterwards, on either. */
 static void a_rank_left_alone_fails_closed_and_in_time(void **state)
 {
     (void)state;
