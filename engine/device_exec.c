@@ -23,13 +23,35 @@ static int32_t next_in_chain(const eng_program *p, int32_t i, eng_kind kind)
     return -1;
 }
 
-/* A unit runs where its first op stands: everything else that its ops read must be there by then. */
-static bool ready_at(const eng_program *p, const eng_device_unit *u)
+static bool has_op(const eng_device_unit *u, int32_t i)
 {
-    for (int32_t n = 1; n < u->n; n++)
-        for (int32_t k = 1; k < p->op[u->op[n]].n_in; k++)
-            if (producer(p, p->op[u->op[n]].in[k]) >= u->op[0]) return false;
-    return true;
+    for (int32_t n = 0; n < u->n; n++)
+        if (u->op[n] == i) return true;
+    return false;
+}
+
+static bool reads_unit(const eng_program *p, int32_t i, const eng_device_unit *u)
+{
+    for (int32_t k = 0; k < p->op[i].n_in; k++)
+        if (has_op(u, producer(p, p->op[i].in[k]))) return true;
+    return false;
+}
+
+/* Where in the program u can run: at the first of its ops by which everything is there that it reads, if nothing before that
+ * reads of it. -1: nowhere. */
+static int32_t stand_of(const eng_program *p, const eng_device_unit *u)
+{
+    for (int32_t m = 0; m < u->n; m++) {
+        bool fine = true;
+        for (int32_t n = 0; n < u->n; n++)
+            for (int32_t k = 0; k < p->op[u->op[n]].n_in; k++) {
+                int32_t from = producer(p, p->op[u->op[n]].in[k]);
+                fine = fine && (from < u->op[m] || has_op(u, from));
+            }
+        for (int32_t i = u->op[0]; i < u->op[m]; i++) fine = fine && (has_op(u, i) || !reads_unit(p, i, u));
+        if (fine) return u->op[m];
+    }
+    return -1;
 }
 
 /* The longest fused chain that starts at op i and takes only ops that no unit has yet. Two sums over ranks in a row are one
@@ -37,29 +59,35 @@ static bool ready_at(const eng_program *p, const eng_device_unit *u)
 static eng_device_unit unit_at(const eng_program *p, int32_t i, const int32_t *unit_of)
 {
     if (p->op[i].kind == ENG_OP_ALL_REDUCE && i + 1 < p->n_ops && p->op[i + 1].kind == ENG_OP_ALL_REDUCE)
-        return (eng_device_unit){ .n = 2, .op = { i, i + 1 } };
+        return (eng_device_unit){ .n = 2, .op = { i, i + 1 }, .stand = i + 1 };
     for (size_t f = 0; f < ENG_DEVICE_N_FUSIONS; f++) {
         const eng_device_fusion *fusion = &ENG_DEVICE_FUSIONS[f];
         eng_device_unit u = { .n = 1, .op = { i }, .fn = fusion->fn };
         if (fusion->kind[0] != p->op[i].kind) continue;
         for (int32_t at = i; u.n < fusion->n; u.op[u.n++] = at)
             if ((at = next_in_chain(p, at, fusion->kind[u.n])) < 0 || unit_of[at] >= 0) break;
-        if (u.n == fusion->n && ready_at(p, &u)) return u;
+        if (u.n == fusion->n && (u.stand = stand_of(p, &u)) >= 0) return u;
     }
-    return (eng_device_unit){ .n = 1, .op = { i } };
+    return (eng_device_unit){ .n = 1, .op = { i }, .stand = i };
 }
 
+/* Takes ops into units in program order, then puts the units where they stand. unit: room for twice n_ops. */
 static void make_units(eng_device *d, eng_step_kind step)
 {
     const eng_program *p = d->program[step];
-    int32_t *unit_of = d->unit_of[step];
+    int32_t *unit_of = d->unit_of[step], n = 0;
+    eng_device_unit *unit = d->unit[step], *found = unit + p->n_ops;
     for (int32_t i = 0; i < p->n_ops; i++) unit_of[i] = -1;
     for (int32_t i = 0; i < p->n_ops; i++) {
         if (unit_of[i] >= 0) continue;
-        eng_device_unit u = unit_at(p, i, unit_of);
-        for (int32_t n = 0; n < u.n; n++) unit_of[u.op[n]] = d->n_units[step];
-        d->unit[step][d->n_units[step]++] = u;
+        found[n] = unit_at(p, i, unit_of);
+        for (int32_t k = 0; k < found[n].n; k++) unit_of[found[n].op[k]] = n;
+        n++;
     }
+    for (int32_t i = 0; i < p->n_ops; i++)
+        if (found[unit_of[i]].stand == i) unit[d->n_units[step]++] = found[unit_of[i]];
+    for (int32_t u = 0; u < d->n_units[step]; u++)
+        for (int32_t k = 0; k < unit[u].n; k++) unit_of[unit[u].op[k]] = u;
 }
 
 /* The units whose values u reads, other than itself. */
@@ -122,13 +150,17 @@ err_code eng_device_units_make(eng_device *d, eng_step_kind step, err *e)
 {
     size_t n = (size_t)d->program[step]->n_ops;
     int32_t *scratch = mem_alloc(2 * n, sizeof *scratch);
-    d->unit[step] = mem_alloc(n, sizeof *d->unit[step]);
+    d->unit[step] = mem_alloc(2 * n, sizeof *d->unit[step]);
     d->unit_of[step] = mem_alloc(n, sizeof *d->unit_of[step]);
     if (!scratch || !d->unit[step] || !d->unit_of[step]) {
         free(scratch);
         return err_set(e, ERR_NOMEM, "device: no memory for %zu ops", n);
     }
     make_units(d, step);
+    for (int32_t i = 0; i < d->n_units[step]; i++) { /* nothing stands before what it reads */
+        needs from = needs_of(d, step, &d->unit[step][i]);
+        for (int32_t k = 0; k < from.n; k++) CHECK(from.unit[k] < i);
+    }
     path_lengths(d, step, scratch);
     assign_lanes(d, step, scratch, scratch + n);
     free(scratch);

@@ -8,7 +8,7 @@
 #include "engine/device_weights.h"
 #include "kernels/argmax.h"
 
-enum { ENG_DEVICE_LANES = 4, ENG_DEVICE_BUCKETS = 5, ENG_DEVICE_UNIT_OPS = 3 };
+enum { ENG_DEVICE_LANES = 4, ENG_DEVICE_BUCKETS = 5, ENG_DEVICE_UNIT_OPS = 4 };
 
 typedef struct eng_device_run eng_device_run;
 typedef struct eng_device_rank eng_device_rank;
@@ -19,6 +19,7 @@ typedef err_code (*eng_device_fused_fn)(const eng_device_run *r, const eng_devic
 typedef struct eng_device_unit {
     int32_t n, op[ENG_DEVICE_UNIT_OPS]; /* indices, ascending; of a chain each takes the one before as its first input */
     eng_device_fused_fn fn;             /* of a chain; else NULL */
+    int32_t stand;                      /* the op of the program in whose place it runs */
     int32_t lane;
     krn_event done;
 } eng_device_unit;

@@ -324,14 +324,24 @@ static err_code fused_norm_qdq(run *r, rank *k, const eng_op *const *op, krn_str
                            (float)config(r)->norm_eps, out(r, k, op[0], 0), out(r, k, op[1], 0), s, e);
 }
 
-static err_code fused_attention(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+/* op: ATTENTION, ROPE_INV, ACT_QDQ; rope: the op that rotates the queries, NULL: they are rotated. */
+static err_code fused_attend(run *r, rank *k, const eng_op *rope, const eng_op *const *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
-    return krn_attention_rope_qdq(in(r, k, op[0], 0), rings(r, k, op[0]), ring_stride(r), eng_device_slots(r->d),
-                                  in(r, k, op[0], 2), c->window, in(r, k, op[0], 1), batch(r), c->block,
-                                  weight(k, op[0], 0)->data, (float)pow((double)c->head_dim, -0.5),
-                                  c->n_heads / r->d->n_ranks, c->head_dim, c->rope_dim, in(r, k, op[1], 1), r->d->rope_freq,
-                                  out(r, k, op[0], 0), out(r, k, op[1], 0), out(r, k, op[2], 0), s, e);
+    return krn_attention_rope_qdq(in(r, k, rope ? rope : op[0], 0), rings(r, k, op[0]), ring_stride(r),
+                                  eng_device_slots(r->d), in(r, k, op[0], 2), c->window, in(r, k, op[0], 1), batch(r),
+                                  c->block, weight(k, op[0], 0)->data, (float)pow((double)c->head_dim, -0.5),
+                                  c->n_heads / r->d->n_ranks, c->head_dim, c->rope_dim, in(r, k, op[1], 1),
+                                  r->d->rope_freq, rope ? out(r, k, rope, 0) : NULL, out(r, k, op[0], 0),
+                                  out(r, k, op[1], 0), out(r, k, op[2], 0), s, e);
+}
+static err_code fused_rope_attention(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+{
+    return fused_attend(r, k, op[0], op + 1, s, e);
+}
+static err_code fused_attention(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+{
+    return fused_attend(r, k, NULL, op, s, e);
 }
 
 static err_code fused_swiglu_qdq(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
@@ -369,6 +379,7 @@ const eng_device_fusion ENG_DEVICE_FUSIONS[] = {
     { 2, { ENG_OP_COLLAPSE, ENG_OP_RMSNORM }, fused_collapse_norm },
     { 3, { ENG_OP_RMSNORM, ENG_OP_ROPE, ENG_OP_ACT_QDQ }, fused_norm_rope_qdq },
     { 2, { ENG_OP_RMSNORM, ENG_OP_ACT_QDQ }, fused_norm_qdq },
+    { 4, { ENG_OP_ROPE, ENG_OP_ATTENTION, ENG_OP_ROPE_INV, ENG_OP_ACT_QDQ }, fused_rope_attention },
     { 3, { ENG_OP_ATTENTION, ENG_OP_ROPE_INV, ENG_OP_ACT_QDQ }, fused_attention },
     { 2, { ENG_OP_SWIGLU, ENG_OP_ACT_QDQ }, fused_swiglu_qdq },
     { 2, { ENG_OP_GATE_SCORES, ENG_OP_TOPK }, fused_gate },

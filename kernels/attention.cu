@@ -11,6 +11,7 @@
 
 #include "kernels/fused.h"
 #include "kernels/qdq.cuh"
+#include "kernels/rope.h"
 #include "kernels/rope.cuh"
 
 #include <cuda_runtime.h>
@@ -45,6 +46,7 @@ typedef struct call {
     const int32_t *pos;
     const float *freq;
     bf16 *rotated, *quantised;    /* its o and o_qdq */
+    bf16 *q_rotated;              /* where rotated queries go; NULL: q is rotated already */
 } call;
 
 /* The keys of one batch entry: two pieces, one order. */
@@ -214,6 +216,27 @@ __device__ static void queries_load(uint32_t q[QUARTER / TILE][2], const bf16 *f
     for (int i = 0; i < 2 * (QUARTER / TILE); i++) q[i / 2][i % 2] = i * 8 < left ? *(const uint32_t *)(from + i * 8) : 0;
 }
 
+/* Rotates what queries_load gave, forward, and leaves all of it in q_rotated. turns are of the inverse rotation. own: where
+ * the first query is. */
+__device__ static void queries_rotate(const call &a, uint32_t q[QUARTER / TILE][2], int64_t own, int64_t query_stride,
+                                      int32_t n_queries, int quarter, const float2 *turns)
+{
+    const int query = threadIdx.x % KRN_WARP / 4, dim = quarter * QUARTER + threadIdx.x % 4 * 2;
+    const int32_t keep = a.head_dim - 2 * a.n_pairs;
+    if (query >= n_queries) return;
+#pragma unroll
+    for (int i = 0; i < 2 * (QUARTER / TILE); i++) {
+        const int32_t d = dim + i * 8;
+        uint32_t *pair = &q[i / 2][i % 2];
+        if (d >= a.head_dim) break;
+        if (d >= keep) {
+            const float2 turn = turns[query * a.n_pairs + (d - keep) / 2];
+            *pair = krn_rope_pair(*pair, make_float2(turn.x, -turn.y));
+        }
+        if (threadIdx.x / KRN_WARP < QUARTERS) *(uint32_t *)(a.q_rotated + own + query * query_stride + d) = *pair;
+    }
+}
+
 /* Waits for this warp's tile, at rows first_row.. of the chunk, and multiplies it with the queries. Two sums, of even and
  * odd steps, hide the latency. */
 template <int PENDING>
@@ -316,6 +339,10 @@ __global__ static void __launch_bounds__(THREADS) tensor_kernel(const call a, in
         }
         if (ROTATED && first == 0) /* while the keys are on their way */
             turns_make(a, (int64_t)entry * a.n_block + first_query, n_queries, turns);
+        if (ROTATED && first == 0 && a.q_rotated) {
+            __syncthreads(); /* all turns are there */
+            queries_rotate(a, q, own, query_stride, n_queries, quarter, turns);
+        }
         static_assert(WARP_TILES == 3, "one call for each commit");
         tile_scores<2>(row, count, quarter, tile, q, &sh);
         tile_scores<1>(row + WARP_STEP, count, quarter, tile + WARP_STEP * KEY_BYTES, q, &sh);
@@ -396,7 +423,7 @@ __global__ static void __launch_bounds__(PLAIN_THREADS) plain_kernel(const call 
 static bool tensor_fits(const call *a)
 {
     return a->head_dim % TILE == 0 && a->head_dim <= TENSOR_DIM && krn_aligned(a->q) && krn_aligned(a->block_kv) &&
-           krn_aligned(a->rings, 2 * a->ring_stride);
+           krn_aligned(a->rings, 2 * a->ring_stride) && krn_aligned(a->q_rotated);
 }
 
 template <bool ROTATED>
@@ -452,11 +479,17 @@ extern "C" err_code krn_attention_rope_qdq(const bf16 *q, const bf16 *rings, int
                                            const int32_t *last, int32_t window, const bf16 *block_kv, int32_t batch,
                                            int32_t n_block, const float *sink, float scale, int32_t heads,
                                            int32_t head_dim, int32_t rope_dim, const int32_t *pos, const float *freq,
-                                           bf16 *attended, bf16 *o, bf16 *o_qdq, krn_stream stream, err *e)
+                                           bf16 *q_rotated, bf16 *attended, bf16 *o, bf16 *o_qdq, krn_stream stream, err *e)
 {
     if (head_dim % FMT_QDQ_GROUP || rope_dim < 2 || rope_dim % 2 || rope_dim > head_dim)
         return err_set(e, ERR_ARG, "attention_rope_qdq: head_dim=%d rope_dim=%d", head_dim, rope_dim);
-    const call a = { q, rings, block_kv, ring_stride, slot, last, sink, attended, window, n_block, heads, head_dim, scale,
-                     krn_aligned(attended) && krn_aligned(o) && krn_aligned(o_qdq), rope_dim / 2, pos, freq, o, o_qdq };
+    call a = { q, rings, block_kv, ring_stride, slot, last, sink, attended, window, n_block, heads, head_dim, scale,
+               krn_aligned(attended) && krn_aligned(o) && krn_aligned(o_qdq), rope_dim / 2, pos, freq, o, o_qdq,
+               q_rotated };
+    if (q_rotated && !tensor_fits(&a) && batch > 0 && n_block > 0) { /* plain_kernel reads the queries of memory */
+        TRY(krn_rope(q, q_rotated, batch * n_block, heads, head_dim, rope_dim, pos, freq, false, stream, e));
+        a.q = q_rotated;
+        a.q_rotated = NULL;
+    }
     return attend<true>("attention_rope_qdq", &a, batch, stream, e);
 }

@@ -3,8 +3,7 @@
 
 #include "kernels/skinny.cuh"
 
-enum { ROWS_MAX = 32, WORDS = KRN_EXPERTS_MAX / 32 };
-static_assert((int)WORDS == (int)KRN_WARP, "a word of the used experts for every lane");
+enum { ROWS_MAX = SKINNY_ROWS_MAX, SLICES_MAX = 8 };
 
 /* A launch's operands. A row of x is a row of ids for up, a pick for down. */
 struct job {
@@ -20,40 +19,82 @@ struct job {
 
 /* ---- which expert, which rows ---- */
 
+enum { NOBODY = INT32_MAX }; /* no expert's id */
+
 /* What a block knows of the ids. */
 struct routing {
-    int32_t id[KRN_EXPERT_PICKS_MAX];
-    uint32_t used[WORDS]; /* bit e % 32 of word e / 32: some pick names expert e */
+    __align__(16) int32_t id[KRN_EXPERT_PICKS_MAX];    /* of every pick */
+    __align__(16) int32_t named[KRN_EXPERT_PICKS_MAX]; /* the same for the first pick of an expert, NOBODY for others */
+    int32_t cost[KRN_EXPERT_PICKS_MAX];                /* of a tile of that expert */
+    int32_t n_used;                                    /* experts that some pick names; of these, ids ascending: */
+    int32_t expert[KRN_EXPERT_PICKS_MAX];
+    int32_t before[KRN_EXPERT_PICKS_MAX + 1];          /* cost of a tile of each expert before it; at n_used, of all */
 };
+static_assert((int)KRN_EXPERT_PICKS_MAX <= (int)SKINNY_THREADS && KRN_EXPERT_PICKS_MAX % 4 == 0, "a pick a thread");
+
+/* What a tile takes, roughly, as measured: FP4 is bound by instructions, of which more tiles of x make more. */
+__device__ __forceinline__ static int32_t tile_cost(krn_wformat f, int32_t n_picks)
+{
+    return f == KRN_W_FP4 ? 2 + (n_picks - 1) / SKINNY_N : 1;
+}
 
 /* Every thread calls; ends in a __syncthreads. */
 __device__ static void routing_read(const job &j, routing *r)
 {
-    if (threadIdx.x < WORDS) r->used[threadIdx.x] = 0;
-    __syncthreads();
-    for (int32_t p = threadIdx.x; p < j.n_picks; p += SKINNY_THREADS) {
-        const int32_t id = j.ids[p];
+    const int32_t p = threadIdx.x, padded = (j.n_picks + 3) / 4 * 4;
+    int32_t id = NOBODY, same = 0, lower = 0, cost_lower = 0;
+    if (p < padded) {
+        if (p < j.n_picks) id = j.ids[p];
+        if (id < 0 || id >= j.bank.n_experts) id = NOBODY;
         r->id[p] = id;
-        if (id >= 0 && id < j.bank.n_experts) atomicOr(&r->used[id / 32], 1u << id % 32);
+    }
+    __syncthreads();
+    bool first = id != NOBODY;
+    for (int32_t i = 0; first && i < padded; i += 4) {
+        const int4 v = *(const int4 *)&r->id[i];
+        const int32_t others[4] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            if (others[c] != id) continue;
+            same++;
+            first = first && i + c >= p;
+        }
+    }
+    const int32_t cost = first ? tile_cost(j.bank.format, same) : 0;
+    if (p < padded) {
+        r->named[p] = first ? id : (int32_t)NOBODY;
+        r->cost[p] = cost;
+    }
+    const int32_t n_used = __syncthreads_count(first);
+    if (first) {
+        for (int32_t i = 0; i < padded; i++) {
+            const bool below = r->named[i] < id;
+            lower += below;
+            cost_lower += below ? r->cost[i] : 0;
+        }
+        r->expert[lower] = id;
+        r->before[lower] = cost_lower;
+        if (lower == n_used - 1) r->before[n_used] = cost_lower + cost;
+    }
+    if (p == 0) {
+        r->n_used = n_used;
+        if (n_used == 0) r->before[0] = 0;
     }
     __syncthreads();
 }
 
-/* The i-th used expert, ascending; -1 when there are not so many. The whole warp calls. */
-__device__ static int32_t routing_expert(const routing &r, int32_t i)
+/* Where a share of the work ends: tile `tile` of the used expert `used`. All tiles, each as long as it costs, lie end to
+ * end: this is the one that covers `at`, or n_used and 0 for the end of all. The whole warp calls. */
+struct position { int32_t used, tile; };
+__device__ static position routing_find(const routing &r, uint32_t tiles, uint32_t at)
 {
-    const int32_t lane = threadIdx.x % KRN_WARP;
-    uint32_t word = r.used[lane];
-    const int32_t own = __popc(word);
-    int32_t until = own; /* used experts in the words up to this lane's */
-    for (int32_t apart = 1; apart < KRN_WARP; apart *= 2) {
-        const int32_t below = __shfl_up_sync(0xffffffff, until, apart);
-        if (lane >= apart) until += below;
+    int32_t used = -1;
+    for (int32_t i0 = 0; i0 <= r.n_used; i0 += KRN_WARP) {
+        const int32_t i = i0 + threadIdx.x % KRN_WARP;
+        used += __popc(__ballot_sync(0xffffffff, i <= r.n_used && r.before[i] * tiles <= at));
     }
-    const uint32_t found = __ballot_sync(0xffffffff, i < until && i >= until - own);
-    if (!found) return -1;
-    for (int32_t skip = i - (until - own); skip > 0 && word; skip--) word &= word - 1;
-    return __shfl_sync(0xffffffff, lane * 32 + __ffs(word) - 1, __ffs(found) - 1);
+    if (used == r.n_used) return { used, 0 };
+    return { used, (int32_t)((at - r.before[used] * tiles) / (uint32_t)(r.before[used + 1] - r.before[used])) };
 }
 
 /* The picks of an expert, ascending, at most `room`, into list. Returns their number. The whole warp calls. */
@@ -79,113 +120,116 @@ __device__ static krn_weight bank_weight(const krn_expert_bank &b, int32_t exper
     return w;
 }
 
-/* One warp's sum (R1) for the n picks of a list, 1 to 8 NT. Most experts have few rows, however many the call has: they do
- * not carry the tiles of the others. */
-template <krn_wformat F, int MT, int NT>
-__device__ __forceinline__ void picks_sum(const job &j, int32_t expert, int32_t picks_a_row, const int16_t *list, int32_t n,
-                                          int32_t row0, int32_t slices, uint8_t *rings)
+/* Rows [row0, end) of an expert's matrix (R1) for the picks of a list, 1 to ROWS_MAX; store(i, row, sum) gets those of
+ * list[i]. Most experts have few rows, however many the call has: they do not carry the tiles of the others. */
+template <krn_wformat F, int MT, int NT, typename STORE>
+__device__ __forceinline__ void picks_product(const skinny_team &team, const krn_weight &w, int32_t row0, int32_t end,
+                                              const bf16 *x, int32_t picks_a_row, const int16_t *list, int32_t n,
+                                              STORE store)
 {
-    const int32_t g = threadIdx.x % KRN_WARP / 4, warp = threadIdx.x / KRN_WARP;
-    const krn_weight w = bank_weight(j.bank, expert);
-    const bf16 *x[NT]; /* [k] */
+    const bf16 *mine[NT]; /* [k] */
 #pragma unroll
     for (int i = 0; i < NT; i++) {
-        const int32_t c = i * SKINNY_N + g;
-        x[i] = c < n ? j.x + (int64_t)(list[c] / picks_a_row) * w.k : NULL;
+        const int32_t c = min(i * SKINNY_N + (int32_t)(threadIdx.x % KRN_WARP / 4), n - 1);
+        mine[i] = x + (int64_t)(list[c] / picks_a_row) * w.k;
     }
-    uint8_t *ring = rings + warp * SKINNY_WARP_BYTES;
-    if (NT == 1 || n <= SKINNY_N) skinny_sum<F, MT, 1>(w, row0, w.n, warp % slices, slices, x, 1, ring);
-    else skinny_sum<F, MT, NT>(w, row0, w.n, warp % slices, slices, x, (n - 1) / SKINNY_N + 1, ring);
+    skinny_product<F, MT, NT>(team, w, row0, end, mine, n, store);
 }
 
 /* ---- every pick by itself ---- */
 
-enum { MT = 2 }; /* of up and down: x is fetched, and its pairs are made, for twice the weights */
-
-/* Grid: x: rows of the bank; y: the i-th used expert. Blocks whose i is past the last return. */
-template <krn_wformat F, int NT, bool DOWN>
-__global__ static void __launch_bounds__(SKINNY_THREADS, 2) picks_kernel(const job j)
+/* The tiles, of 16 MT rows, of all used experts, in a row, are divided over the teams of all blocks, to equal cost. No
+ * expert has more than 8 MOST picks. */
+template <krn_wformat F, int MT, int MOST, bool DOWN>
+__global__ static void __launch_bounds__(SKINNY_THREADS, 1) picks_kernel(const job j, const skinny_split split)
 {
-    extern __shared__ __align__(16) uint8_t rings[];
+    extern __shared__ __align__(128) uint8_t shared[];
     __shared__ routing route;
-    __shared__ int16_t list[KRN_EXPERT_PICKS_MAX];
-    __shared__ int32_t n_list;
-    const int32_t slices = skinny_slices(F, j.bank.k), warp = threadIdx.x / KRN_WARP;
-    const int32_t n_rows = SKINNY_WARPS / slices * MT * SKINNY_M, n0 = blockIdx.x * n_rows;
+    __shared__ int16_t lists[SKINNY_WARPS][ROWS_MAX];
+    const skinny_team team(shared, split, MT, MOST);
+    const int32_t inter = j.bank.n / 2;
+    int16_t *list = lists[threadIdx.x / KRN_WARP]; /* every warp its own: no barrier */
 
     routing_read(j, &route);
-    const int32_t expert = routing_expert(route, blockIdx.y);
-    if (expert < 0) return;
-    if (warp == 0) {
-        const int32_t n = routing_picks(route, j.n_picks, expert, list, KRN_EXPERT_PICKS_MAX);
-        if (threadIdx.x == 0) n_list = n;
-    }
-    __syncthreads();
-    for (int32_t c0 = 0; c0 < n_list; c0 += NT * SKINNY_N) {
-        const int32_t n_x = min(n_list - c0, NT * SKINNY_N), row0 = n0 + warp / slices * MT * SKINNY_M;
-        picks_sum<F, MT, NT>(j, expert, DOWN ? 1 : j.picks, list + c0, n_x, row0, slices, rings);
-        __syncthreads();
-        for (int32_t i = threadIdx.x; i < n_rows * n_x; i += SKINNY_THREADS) {
-            const int32_t r = i % n_rows, n = n0 + r, inter = j.bank.n / 2;
-            if (n >= j.bank.n) continue;
-            const int64_t pick = list[c0 + i / n_rows];
-            const float sum = skinny_joined<MT>(rings + r / (MT * SKINNY_M) * slices * SKINNY_WARP_BYTES, slices,
-                                                r % (MT * SKINNY_M), i / n_rows);
-            if (DOWN) j.slot[pick * j.bank.n + n] = skinny_f32(sum);
-            else if (n < inter) j.gate[pick * inter + n] = krn_bf16_of(sum);                         /* R2 */
-            else j.up[pick * inter + n - inter] = krn_bf16_of(sum);
-        }
-        __syncthreads(); /* the rings serve again */
+    const uint32_t tiles = (j.bank.n - 1) / (MT * SKINNY_M) + 1, all = route.before[route.n_used] * tiles;
+    const uint32_t teams = gridDim.x * split.teams(), each = all / teams, more = all % teams;
+    const uint32_t index = blockIdx.x * split.teams() + team.index;
+    position at = routing_find(route, tiles, split.first(index, each, more));
+    const position last = routing_find(route, tiles, split.first(index + 1, each, more));
+    while (at.used < last.used || (at.used == last.used && at.tile < last.tile)) {
+        const int32_t until = at.used < last.used ? (int32_t)tiles : last.tile, expert = route.expert[at.used];
+        const int32_t row0 = at.tile * (MT * SKINNY_M), end = min(until * (MT * SKINNY_M), j.bank.n);
+        const int32_t n = routing_picks(route, j.n_picks, expert, list, MOST * SKINNY_N), per = DOWN ? 1 : j.picks;
+        const krn_weight w = bank_weight(j.bank, expert);
+        auto store = [&](int32_t i, int32_t row, float sum) {
+            const int64_t pick = list[i];
+            if (DOWN) j.slot[pick * j.bank.n + row] = skinny_f32(sum);
+            else if (row < inter) j.gate[pick * inter + row] = krn_bf16_of(sum);                     /* R2 */
+            else j.up[pick * inter + row - inter] = krn_bf16_of(sum);
+        };
+        __syncwarp(); /* the list */
+        if (MOST == 1 || n <= SKINNY_N) picks_product<F, MT, 1>(team, w, row0, end, j.x, per, list, n, store);
+        else if (MOST == 2 || n <= 2 * SKINNY_N) picks_product<F, MT, 2>(team, w, row0, end, j.x, per, list, n, store);
+        else picks_product<F, MT, 3>(team, w, row0, end, j.x, per, list, n, store);
+        __syncwarp(); /* the list is free */
+        at = { at.used + 1, 0 };
     }
 }
 
 /* ---- summed over a row's picks ---- */
 
-/* A block owns 16 columns of y and walks the used experts, as many at a time as it has warps for: slices of one, or fewer
- * slices of several. Thread i keeps the sums of elements i, i + 256: column i % 16 of row i / 16. */
-template <krn_wformat F, int NT> __global__ static void __launch_bounds__(SKINNY_THREADS, 2) combine_kernel(const job j)
+/* A block owns 16 columns of y and walks the used experts, as many at a time as it has teams. Thread i keeps the sum of
+ * column i % 16 of row i / 16. */
+template <krn_wformat F, int NT>
+__global__ static void __launch_bounds__(SKINNY_THREADS, 1) combine_kernel(const job j, const skinny_split split)
 {
-    enum { SUMS = SKINNY_M * NT * SKINNY_N / SKINNY_THREADS > 0 ? SKINNY_M * NT * SKINNY_N / SKINNY_THREADS : 1 };
-    extern __shared__ __align__(16) uint8_t rings[];
+    static_assert(ROWS_MAX * SKINNY_M <= SKINNY_THREADS, "a sum a thread");
+    extern __shared__ __align__(128) uint8_t shared[];
     __shared__ routing route;
     __shared__ int16_t list[2][SKINNY_WARPS][NT * SKINNY_N]; /* by turns: one is read while the next is written */
     __shared__ int32_t n_list[2][SKINNY_WARPS];
-    const int32_t slices = skinny_slices(F, j.bank.k), at_once = SKINNY_WARPS / slices;
-    const int32_t warp = threadIdx.x / KRN_WARP, mine = warp / slices, n0 = blockIdx.x * SKINNY_M;
-    const int32_t n_sums = j.n_picks / j.picks * SKINNY_M;
-    float sum[SUMS] = {};
+    const int32_t slices = split.slices, at_once = split.teams();
+    const skinny_team team(shared, split, 1, NT);
+    const int32_t mine = team.index, n0 = blockIdx.x * SKINNY_M, r = threadIdx.x % SKINNY_M, row = threadIdx.x / SKINNY_M;
+    const bool own = row < j.n_picks / j.picks && n0 + r < j.bank.n;
+    const uint8_t *all_sums = shared + SKINNY_WARPS * skinny_ring_bytes(1);
+    float sum = 0;
 
     routing_read(j, &route);
-    for (int32_t first = 0, turn = 0; routing_expert(route, first) >= 0; first += at_once, turn ^= 1) {
-        const int32_t expert = routing_expert(route, first + mine);
-        if (warp % slices == 0) {
+    for (int32_t first = 0, turn = 0; first < route.n_used; first += at_once, turn ^= 1) {
+        const int32_t expert = first + mine < route.n_used ? route.expert[first + mine] : -1;
+        if (team.slice == 0) {
             const int32_t n = expert < 0 ? 0 : routing_picks(route, j.n_picks, expert, list[turn][mine], NT * SKINNY_N);
             if (threadIdx.x % KRN_WARP == 0) n_list[turn][mine] = n;
         }
         __syncthreads();
-        if (expert >= 0)
-            picks_sum<F, 1, NT>(j, expert, 1, list[turn][mine], n_list[turn][mine], n0, slices, rings);
+        if (expert >= 0) {
+            const bf16 *x[NT]; /* [k] */
+#pragma unroll
+            for (int i = 0; i < NT; i++) {
+                const int32_t c = min(i * SKINNY_N + (int32_t)(threadIdx.x % KRN_WARP / 4), n_list[turn][mine] - 1);
+                x[i] = j.x + (int64_t)list[turn][mine][c] * j.bank.k;
+            }
+            skinny_walk<F, 1, NT>(bank_weight(j.bank, expert), n0, min(n0 + SKINNY_M, j.bank.n), team.slice, slices, x,
+                                  team.ring,
+                                  [&](int32_t, const float acc[1][NT][4]) { skinny_keep<1, NT>(team, acc); });
+        }
         __syncthreads();
-#pragma unroll
-        for (int s = 0; s < SUMS; s++) {
-            const int32_t i = threadIdx.x + s * SKINNY_THREADS, r = i % SKINNY_M, row = i / SKINNY_M;
-            if (i >= n_sums) continue;
-            for (int32_t m = 0; m < at_once; m++)
-                for (int32_t c = 0; c < n_list[turn][m]; c++)
-                    if (list[turn][m][c] / j.picks == row)
-                        sum[s] = __fadd_rn(sum[s], skinny_joined<1>(rings + m * slices * SKINNY_WARP_BYTES, slices, r, c));
-        }                                                                                            /* R3 */
+        if (!own) continue;
+        for (int32_t m = 0; m < at_once; m++)
+            for (int32_t c = 0; c < n_list[turn][m]; c++)
+                if (list[turn][m][c] / j.picks == row) {
+                    const uint8_t *sums = all_sums + m * slices * skinny_sums_bytes(1, NT);
+                    sum = __fadd_rn(sum, skinny_joined<1, NT>(sums, slices, r, c));                  /* R3 */
+                }
     }
-#pragma unroll
-    for (int s = 0; s < SUMS; s++) {
-        const int32_t i = threadIdx.x + s * SKINNY_THREADS, n = n0 + i % SKINNY_M;
-        if (i >= n_sums || n >= j.bank.n) continue;
-        const int64_t at = (int64_t)(i / SKINNY_M) * j.bank.n + n;
-        j.y[at] = skinny_f32(j.add ? __fadd_rn(sum[s], j.add[at]) : sum[s]);
-    }
+    if (!own) return;
+    const int64_t at = (int64_t)row * j.bank.n + n0 + r;
+    j.y[at] = skinny_f32(j.add ? __fadd_rn(sum, j.add[at]) : sum);
 }
 
 /* ---- the launchers ---- */
+
 
 static err_code check(const char *op, const void *x, int32_t rows, int32_t picks, const krn_expert_bank *b, err *e)
 {
@@ -199,26 +243,49 @@ static err_code check(const char *op, const void *x, int32_t rows, int32_t picks
     return ERR_OK;
 }
 
-template <typename K> static err_code launch(const char *op, K *kernel, const job &j, dim3 grid, krn_stream s, err *e)
+template <typename K>
+static err_code launch(const char *op, K *kernel, const job &j, const skinny_split &split, int64_t blocks,
+                       int32_t shared_bytes, krn_stream s, err *e)
 {
-    TRY(skinny_prepare(op, kernel, e));
-    kernel<<<grid, SKINNY_THREADS, SKINNY_SHARED_BYTES, s>>>(j);
+    TRY(skinny_prepare(op, kernel, shared_bytes, e));
+    kernel<<<(unsigned)blocks, SKINNY_THREADS, shared_bytes, s>>>(j, split);
     return krn_launched(op, e);
+}
+
+/* One block for every multiprocessor, fewer where there cannot be a tile for every team. Two tiles of rows a warp read x,
+ * and make its pairs, half as often. */
+template <krn_wformat F, int MOST, bool DOWN>
+static err_code launch_most(const char *op, const job &j, krn_stream s, err *e)
+{
+    skinny_device device;
+    TRY(skinny_device_get(op, &device, e));
+    const skinny_split split(skinny_slices(F, j.bank.k, SLICES_MAX));
+    const int64_t tiles = krn_blocks(j.bank.n, SKINNY_M) * min(j.n_picks, j.bank.n_experts);
+    if (tiles > INT32_MAX / 8) return err_set(e, ERR_ARG, "%s: n=%d is too much for one launch", op, j.bank.n);
+    const int64_t blocks = min((int64_t)device.n_sm, krn_blocks(tiles, split.teams()));
+    if (device.two_tiles)
+        return launch(op, picks_kernel<F, 2, MOST, DOWN>, j, split, blocks, device.shared_bytes(2, MOST), s, e);
+    return launch(op, picks_kernel<F, 1, MOST, DOWN>, j, split, blocks, device.shared_bytes(1, MOST), s, e);
 }
 
 template <krn_wformat F, bool DOWN> static err_code launch_picks(const char *op, const job &j, krn_stream s, err *e)
 {
-    const int32_t n_rows = SKINNY_WARPS / skinny_slices(F, j.bank.k) * MT * SKINNY_M;
-    const dim3 grid((unsigned)krn_blocks(j.bank.n, n_rows), (unsigned)min(j.n_picks, j.bank.n_experts));
-    if (j.n_picks / j.picks <= SKINNY_N) return launch(op, picks_kernel<F, 1, DOWN>, j, grid, s, e);
-    return launch(op, picks_kernel<F, 4, DOWN>, j, grid, s, e);
+    switch (krn_blocks(j.n_picks / j.picks, SKINNY_N)) {
+    case 1: return launch_most<F, 1, DOWN>(op, j, s, e);
+    case 2: return launch_most<F, 2, DOWN>(op, j, s, e);
+    default: return launch_most<F, 3, DOWN>(op, j, s, e);
+    }
 }
 
 template <krn_wformat F> static err_code launch_combine(const char *op, const job &j, krn_stream s, err *e)
 {
-    const dim3 grid((unsigned)krn_blocks(j.bank.n, SKINNY_M));
-    if (j.n_picks / j.picks <= SKINNY_N) return launch(op, combine_kernel<F, 1>, j, grid, s, e);
-    return launch(op, combine_kernel<F, 4>, j, grid, s, e);
+    skinny_device device;
+    TRY(skinny_device_get(op, &device, e));
+    const skinny_split split(skinny_slices(F, j.bank.k, SLICES_MAX));
+    const int64_t blocks = krn_blocks(j.bank.n, SKINNY_M);
+    if (j.n_picks / j.picks <= SKINNY_N)
+        return launch(op, combine_kernel<F, 1>, j, split, blocks, device.shared_bytes(1, 1), s, e);
+    return launch(op, combine_kernel<F, 3>, j, split, blocks, device.shared_bytes(1, 3), s, e);
 }
 
 /* Rows of one launch. */

@@ -14,7 +14,8 @@
  * Values    as in kernels/linear.h: every weight is a bf16 number
  * Rounding  R1 the f32 sum of krn_linear, R2 to bf16 for gate and up
  *           R3 combine: y = +0; y = f32(y + sum) in ascending id; then y = f32(y + add) unless add is NULL
- * Order     R1: the twin's is krn_linear_ref's of the mode; CUDA's is krn_linear's on tensor cores, slices included
+ * Order     R1: the twin's is krn_linear_ref's of the mode; CUDA's is krn_linear's on tensor cores, but that
+ *           S is at most 8, whatever N is
  * Match     twin: bit-equal to krn_linear_ref of each pick; combine to krn_combine_fused_ref of krn_experts_down_ref's
  *           slots, with add for shared. CUDA: inside Bound; krn_experts_down_combine has the bits of krn_experts_down,
  *           summed in R3's order
@@ -22,9 +23,9 @@
  * NaN       0x7fc0 and 0x7fc00000, as in kernels/linear.h
  * Aliasing  outputs overlap no input, but y may be add
  * Rows      a pick depends on its row of x or h and its expert alone, a row of y on its own picks
- * Graph     up, down, combine: one launch for every 32 rows (fewer above 8 picks), no sync, no allocation, no host read;
- *           dimensions depend on shapes alone: ids are read on the device. No rows launch nothing. ERR_ARG for shapes
- *           outside the contract, ERR_DEVICE for a refused launch
+ * Graph     up, down, combine: one launch for every 24 rows (fewer above 10 picks), no sync, no allocation, no host read;
+ *           dimensions depend on shapes and the card alone: ids are read on the device. No rows launch nothing. ERR_ARG
+ *           for shapes outside the contract, ERR_DEVICE for a refused launch
  * Cost      the weights of every expert that is used are read once, those of others not at all */
 #ifndef KERNELS_EXPERTS_H
 #define KERNELS_EXPERTS_H
@@ -36,8 +37,8 @@ extern "C" {
 #endif
 
 enum {
-    KRN_EXPERTS_MAX = 1024,      /* a bit each, in one word for each lane of a warp */
-    KRN_EXPERT_PICKS_MAX = 256,  /* of one row */
+    KRN_EXPERTS_MAX = 1024,
+    KRN_EXPERT_PICKS_MAX = 256, /* of one row */
 };
 
 /* One matrix of every expert: borrowed. */

@@ -1,5 +1,5 @@
-/* Three ways, one contract: tensor cores (skinny.cuh) for what is aligned, double dot products for the mHC projections, and
- * a plain warp per element for shapes that no real model has. */
+/* Three ways, one contract: tensor cores (skinny.cuh) for what is aligned, dot products for the mHC projections and the
+ * gates, and a plain warp per element for shapes that no real model has. */
 #include "kernels/linear.h"
 
 #include "kernels/skinny.cuh"
@@ -27,146 +27,175 @@ __device__ static void store(const product &p, int32_t t, int32_t n, float sum)
 
 /* ---- tensor cores ---- */
 
-/* A block sums SKINNY_WARPS / slices neighbours of 16 MT rows. Grid: x: rows of x, 8 NT a block, so that blocks that read
- * the same weights run together; y: rows of w; z: groups. */
-template <krn_wformat F, int MT, int NT>
-__global__ static void __launch_bounds__(SKINNY_THREADS, 2) skinny_kernel(const product p)
+/* Slices of a tile. Of a large weight few: warps beside each other then read the same columns of x, out of L1. */
+static int32_t slices_of(krn_wformat f, int32_t n, int32_t k)
 {
-    extern __shared__ __align__(16) uint8_t rings[];
-    const int32_t slices = skinny_slices(F, p.w.k), warp = threadIdx.x / KRN_WARP, g = threadIdx.x % KRN_WARP / 4;
-    const int32_t n_rows = SKINNY_WARPS / slices * MT * SKINNY_M;
+    enum { WARPS_WANTED = 16384 };
+    int32_t most = SKINNY_WARPS;
+    while (most > 1 && krn_blocks(n, SKINNY_M) * most > WARPS_WANTED) most /= 2;
+    return skinny_slices(f, k, most);
+}
+
+/* The tiles of a group are divided over n_teams teams. Grid: x: rows of x, 8 NT a block; y: blocks of teams; z: groups. */
+template <krn_wformat F, int MT, int NT>
+__global__ static void __launch_bounds__(SKINNY_THREADS, 1)
+    skinny_kernel(const product p, const skinny_split split, int32_t n_teams, uint32_t each, uint32_t more)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    const skinny_team team(shared, split, MT, NT);
     const int32_t t0 = blockIdx.x * NT * SKINNY_N, n_x = min(p.rows - t0, NT * SKINNY_N);
-    const int32_t group_n0 = blockIdx.z * p.group_n, end = group_n0 + p.group_n, n0 = group_n0 + blockIdx.y * n_rows;
+    const int32_t group_n0 = blockIdx.z * p.group_n, index = blockIdx.y * split.teams() + team.index;
+    if (index >= n_teams) return;
+    const int32_t first = split.first(index, each, more), last = split.first(index + 1, each, more);
 
     const bf16 *x[NT]; /* [k] */
 #pragma unroll
     for (int j = 0; j < NT; j++) {
-        const int32_t t = j * SKINNY_N + g;
-        x[j] = t < n_x ? p.x + (t0 + t) * p.ldx + (int64_t)blockIdx.z * p.w.k : NULL;
+        const int32_t t = t0 + min(j * SKINNY_N + (int32_t)(threadIdx.x % KRN_WARP / 4), n_x - 1);
+        x[j] = p.x + t * p.ldx + (int64_t)blockIdx.z * p.w.k;
     }
-    skinny_sum<F, MT, NT>(p.w, n0 + warp / slices * MT * SKINNY_M, end, warp % slices, slices, x, (n_x - 1) / SKINNY_N + 1,
-                          rings + warp * SKINNY_WARP_BYTES);                                         /* R1 */
-    __syncthreads();
-    for (int32_t i = threadIdx.x; i < n_rows * n_x; i += SKINNY_THREADS) {
-        const int32_t r = i % n_rows, t = i / n_rows;
-        if (n0 + r >= end) continue;
-        const uint8_t *first = rings + r / (MT * SKINNY_M) * slices * SKINNY_WARP_BYTES;
-        store(p, t0 + t, n0 + r, skinny_joined<MT>(first, slices, r % (MT * SKINNY_M), t));
-    }
+    skinny_product<F, MT, NT>(team, p.w, group_n0 + first * SKINNY_M, group_n0 + min(last * SKINNY_M, p.group_n), x, n_x,
+                              [&](int32_t t, int32_t n, float sum) { store(p, t0 + t, n, sum); });   /* R1 */
 }
 
 template <krn_wformat F, int MT, int NT>
-static err_code launch_tiles(const product &p, int32_t groups, krn_stream s, err *e)
+static err_code launch_tiles(const product &p, int32_t groups, const skinny_split &split, int32_t n_teams,
+                             const skinny_device &device, krn_stream s, err *e)
 {
-    const int32_t n_rows = SKINNY_WARPS / skinny_slices(F, p.w.k) * MT * SKINNY_M;
-    const int64_t blocks = krn_blocks(p.group_n, n_rows);
-    if (blocks > 65535 || groups > 65535)
-        return err_set(e, ERR_ARG, "linear: n=%d in %d groups is too much for one launch", p.w.n, groups);
-    TRY(skinny_prepare("linear", skinny_kernel<F, MT, NT>, e));
-    const dim3 grid((unsigned)krn_blocks(p.rows, NT * SKINNY_N), (unsigned)blocks, (unsigned)groups);
-    skinny_kernel<F, MT, NT><<<grid, SKINNY_THREADS, SKINNY_SHARED_BYTES, s>>>(p);
+    const int32_t bytes = device.shared_bytes(MT, NT);
+    const int64_t blocks_x = krn_blocks(p.rows, NT * SKINNY_N), blocks_y = krn_blocks(n_teams, split.teams());
+    const uint32_t tiles = (uint32_t)krn_blocks(p.group_n, SKINNY_M);
+    if (groups > 65535) return err_set(e, ERR_ARG, "linear: %d groups are too many for one launch", groups);
+    TRY(skinny_prepare("linear", skinny_kernel<F, MT, NT>, bytes, e));
+    const dim3 grid((unsigned)blocks_x, (unsigned)blocks_y, (unsigned)groups);
+    skinny_kernel<F, MT, NT><<<grid, SKINNY_THREADS, bytes, s>>>(p, split, n_teams, tiles / n_teams, tiles % n_teams);
     return krn_launched("linear", e);
 }
 
-/* Two tiles of rows a warp read x half as often, but make half as many blocks. An H200 has 132 SMs. With up to 8 rows of x
- * every SM should have two blocks; with more, x is what passes through L2 most, and one is enough. */
+/* One block for every multiprocessor. Two tiles of rows a warp read x half as often; where a team has three, the second
+ * pair would be half empty. */
 template <krn_wformat F, int NT> static err_code launch_rows(const product &p, int32_t groups, krn_stream s, err *e)
 {
-    const int32_t pair_rows = SKINNY_WARPS / skinny_slices(F, p.w.k) * 2 * SKINNY_M, wanted = NT == 1 ? 264 : 132;
-    if (krn_blocks(p.group_n, pair_rows) * groups >= wanted) return launch_tiles<F, 2, NT>(p, groups, s, e);
-    return launch_tiles<F, 1, NT>(p, groups, s, e);
+    skinny_device device;
+    TRY(skinny_device_get("linear", &device, e));
+    const skinny_split split(slices_of(F, p.w.n, p.w.k));
+    const int32_t tiles = (int32_t)krn_blocks(p.group_n, SKINNY_M);
+    const int64_t others = krn_blocks(p.rows, NT * SKINNY_N) * groups, blocks = max((int64_t)1, device.n_sm / others);
+    const int32_t n_teams = (int32_t)min((int64_t)tiles, blocks * split.teams());
+    const int64_t run = krn_blocks(tiles, n_teams);
+    if ((run == 2 || run > 3) && device.two_tiles)
+        return launch_tiles<F, 2, NT>(p, groups, split, n_teams, device, s, e);
+    return launch_tiles<F, 1, NT>(p, groups, split, n_teams, device, s, e);
 }
 
 template <krn_wformat F> static err_code launch_skinny(const product &p, int32_t groups, krn_stream s, err *e)
 {
-    if (p.rows <= SKINNY_N) return launch_rows<F, 1>(p, groups, s, e);
-    if (p.rows <= 2 * SKINNY_N) return launch_rows<F, 2>(p, groups, s, e);
-    return launch_rows<F, 4>(p, groups, s, e);
+    const int64_t tiles = krn_blocks(p.rows, SKINNY_N), blocks = krn_blocks(tiles, SKINNY_NT_MAX);
+    switch (krn_blocks(tiles, (int32_t)blocks)) {
+    case 1: return launch_rows<F, 1>(p, groups, s, e);
+    case 2: return launch_rows<F, 2>(p, groups, s, e);
+    default: return launch_rows<F, 3>(p, groups, s, e);
+    }
 }
 
-/* ---- f32 ---- */
+/* ---- dot products ---- */
 
-enum { DOT_THREADS = 512, DOT_WARPS = DOT_THREADS / KRN_WARP, DOT_N = 2, DOT_T = 2 };
+enum { DOT_THREADS = 512, DOT_WARPS = DOT_THREADS / KRN_WARP, DOT_BF16_N_MAX = 256 };
 
-/* Every product is exact. */
-__device__ __forceinline__ static double dot8(const double x[8], const double w[8], double sum)
+/* Eight columns of a row of w, as stored; how sums are kept, and how many rows of w and of x a block takes. */
+template <krn_wformat F> struct dot_columns;
+
+/* Every product is exact. What counts is that both operands are fetched by many threads at once and that no multiprocessor
+ * turns many of them into doubles, which is slower than to multiply these: of 24 outputs, K 20,480 and 20 rows this makes
+ * 120 blocks, for the 132 of an H200. */
+template <> struct dot_columns<KRN_W_F32> {
+    typedef double sum;
+    enum { N = 2, T = 2, COLUMN_BYTES = 4 };
+    float4 low, high;
+
+    __device__ __forceinline__ void load(const uint8_t *p)
+    {
+        low = __ldg((const float4 *)p);
+        high = __ldg((const float4 *)(p + 16));
+    }
+    __device__ __forceinline__ void widen(double out[8]) const
+    {
+        out[0] = (double)low.x, out[1] = (double)low.y, out[2] = (double)low.z, out[3] = (double)low.w;
+        out[4] = (double)high.x, out[5] = (double)high.y, out[6] = (double)high.z, out[7] = (double)high.w;
+    }
+};
+
+/* A gate has too few rows for tensor cores to be fed from more than a few multiprocessors: 128 outputs and 20 rows make 256
+ * blocks here. */
+template <> struct dot_columns<KRN_W_BF16> {
+    typedef float sum;
+    enum { N = 2, T = 5, COLUMN_BYTES = 2 };
+    uint4 pairs;
+
+    __device__ __forceinline__ void load(const uint8_t *p) { pairs = __ldg((const uint4 *)p); }
+    __device__ __forceinline__ void widen(float out[8]) const { krn_unpack8(pairs, out); }
+};
+
+/* Past the end of w or x a block takes the last row again and does not store it. */
+template <krn_wformat F> __global__ static void __launch_bounds__(DOT_THREADS, 2) dot_kernel(const product p)
 {
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum = fma(x[i], w[i], sum);
-    return sum;
-}
-
-__device__ __forceinline__ static void widen4(float4 v, double out[4])
-{
-    out[0] = (double)v.x, out[1] = (double)v.y, out[2] = (double)v.z, out[3] = (double)v.w;
-}
-
-/* A block: DOT_N rows of w times DOT_T rows of x, over the whole of K. What counts is that both operands are fetched by
- * many threads at once and that no SM turns many of them into doubles, which is slower than to multiply these: of 24
- * outputs, K 20,480 and 20 rows this makes 120 blocks, for the 132 SMs of an H200. Past the end of either a block takes the
- * last row again and does not store it. */
-__global__ static void __launch_bounds__(DOT_THREADS) dot_kernel(const product p)
-{
-    __shared__ double part[DOT_N * DOT_T][DOT_WARPS];
-    const int32_t n0 = blockIdx.x * DOT_N, t0 = blockIdx.y * DOT_T;
+    typedef dot_columns<F> columns;
+    typedef typename columns::sum sum_t;
+    enum { N = columns::N, T = columns::T };
+    __shared__ sum_t part[N * T][DOT_WARPS];
+    const int32_t n0 = blockIdx.x * N, t0 = blockIdx.y * T;
     const int32_t lane = threadIdx.x % KRN_WARP, warp = threadIdx.x / KRN_WARP;
-    const float *w[DOT_N]; /* [k] */
-    const bf16 *x[DOT_T];  /* [k] */
-    double sum[DOT_N][DOT_T] = {};
+    const uint8_t *w[N];
+    const bf16 *x[T]; /* [k] */
+    sum_t sum[N][T] = {};
 #pragma unroll
-    for (int i = 0; i < DOT_N; i++)
-        w[i] = (const float *)((const uint8_t *)p.w.data + min(n0 + i, p.w.n - 1) * p.w.row_bytes);
+    for (int i = 0; i < N; i++) w[i] = (const uint8_t *)p.w.data + min(n0 + i, p.w.n - 1) * p.w.row_bytes;
 #pragma unroll
-    for (int j = 0; j < DOT_T; j++) x[j] = p.x + min(t0 + j, p.rows - 1) * p.ldx;
+    for (int j = 0; j < T; j++) x[j] = p.x + min(t0 + j, p.rows - 1) * p.ldx;
 
 #pragma unroll 2
     for (int32_t k = 8 * threadIdx.x; k < p.w.k; k += 8 * DOT_THREADS) {
-        float4 low[DOT_N], high[DOT_N];
-        uint4 x8[DOT_T];
-        double wide_x[DOT_T][8];
+        columns w8[N];
+        uint4 x8[T];
+        sum_t wide_w[N][8];
 #pragma unroll
-        for (int i = 0; i < DOT_N; i++) {
-            low[i] = __ldg((const float4 *)(w[i] + k));
-            high[i] = __ldg((const float4 *)(w[i] + k + 4));
-        }
+        for (int i = 0; i < N; i++) w8[i].load(w[i] + (int64_t)k * columns::COLUMN_BYTES);
 #pragma unroll
-        for (int j = 0; j < DOT_T; j++) x8[j] = __ldg((const uint4 *)(x[j] + k));
+        for (int j = 0; j < T; j++) x8[j] = __ldg((const uint4 *)(x[j] + k));
 #pragma unroll
-        for (int j = 0; j < DOT_T; j++) {
+        for (int i = 0; i < N; i++) w8[i].widen(wide_w[i]);
+#pragma unroll
+        for (int j = 0; j < T; j++) {
             float v[8];
             krn_unpack8(x8[j], v);
 #pragma unroll
-            for (int c = 0; c < 8; c++) wide_x[j][c] = (double)v[c];
-        }
+            for (int c = 0; c < 8; c++) {
+                const sum_t wide_x = (sum_t)v[c];
 #pragma unroll
-        for (int i = 0; i < DOT_N; i++) {
-            double wide_w[8];
-            widen4(low[i], wide_w);
-            widen4(high[i], wide_w + 4);
-#pragma unroll
-            for (int j = 0; j < DOT_T; j++) sum[i][j] = dot8(wide_x[j], wide_w, sum[i][j]);          /* R1 */
+                for (int i = 0; i < N; i++) sum[i][j] = fma(wide_x, wide_w[i][c], sum[i][j]);        /* R1 */
+            }
         }
     }
 #pragma unroll
-    for (int i = 0; i < DOT_N; i++)
+    for (int i = 0; i < N; i++)
 #pragma unroll
-        for (int j = 0; j < DOT_T; j++) {
-            const double v = krn_warp_sum(sum[i][j]);
-            if (lane == 0) part[i * DOT_T + j][warp] = v;
+        for (int j = 0; j < T; j++) {
+            const sum_t v = krn_warp_sum(sum[i][j]);
+            if (lane == 0) part[i * T + j][warp] = v;
         }
     __syncthreads();
-    if (threadIdx.x >= DOT_N * DOT_T) return;
-    const int32_t n = n0 + threadIdx.x / DOT_T, t = t0 + threadIdx.x % DOT_T;
-    double total = part[threadIdx.x][0];
+    if (threadIdx.x >= N * T) return;
+    const int32_t n = n0 + threadIdx.x / T, t = t0 + threadIdx.x % T;
+    sum_t total = part[threadIdx.x][0];
     for (int i = 1; i < DOT_WARPS; i++) total += part[threadIdx.x][i];
     if (n < p.w.n && t < p.rows) store(p, t, n, (float)total);
 }
 
-static err_code launch_dot(const product &p, krn_stream s, err *e)
+template <krn_wformat F> static err_code launch_dot(const product &p, krn_stream s, err *e)
 {
-    const dim3 grid((unsigned)krn_blocks(p.w.n, DOT_N), (unsigned)krn_blocks(p.rows, DOT_T));
+    const dim3 grid((unsigned)krn_blocks(p.w.n, dot_columns<F>::N), (unsigned)krn_blocks(p.rows, dot_columns<F>::T));
     if (grid.y > 65535) return err_set(e, ERR_ARG, "linear: %d rows are too many for one launch", p.rows);
-    dot_kernel<<<grid, DOT_THREADS, 0, s>>>(p);
+    dot_kernel<F><<<grid, DOT_THREADS, 0, s>>>(p);
     return krn_launched("linear", e);
 }
 
@@ -240,10 +269,12 @@ extern "C" err_code krn_linear_groups(const bf16 *x, int64_t ldx, int32_t T, con
     switch (w->format) {
     case KRN_W_FP8: return launch_skinny<KRN_W_FP8>(p, groups, stream, e);
     case KRN_W_FP4: return launch_skinny<KRN_W_FP4>(p, groups, stream, e);
-    case KRN_W_BF16: return launch_skinny<KRN_W_BF16>(p, groups, stream, e);
+    case KRN_W_BF16:
+        if (w->n <= DOT_BF16_N_MAX && groups == 1) return launch_dot<KRN_W_BF16>(p, stream, e);
+        return launch_skinny<KRN_W_BF16>(p, groups, stream, e);
     case KRN_W_F32: break;
     }
-    return groups == 1 ? launch_dot(p, stream, e) : launch_plain(p, groups, stream, e);
+    return groups == 1 ? launch_dot<KRN_W_F32>(p, stream, e) : launch_plain(p, groups, stream, e);
 }
 
 extern "C" err_code krn_linear(const bf16 *x, int64_t ldx, int32_t T, const krn_weight *w, krn_out out, void *y,

@@ -27,21 +27,23 @@
  *
  * Values    every FP8 and FP4 weight, code * scale, is a bf16 number: no NaN codes, no scale 255, no product that bf16
  *           would round. The loader refuses the others (krn_weight_decode_bf16 counts them)
- * Order     The way is chosen by the format, K and the alignment of the operands, never by T or N:
+ * Order     The way is chosen by the format, N, K and the alignment of the operands, never by T or the card:
  *           tensor cores, FP8, FP4 and BF16 where w->data, x and their row strides are multiples of 16 bytes and K of 8:
  *             step s is columns [128 s, 128 s + 128) for FP4, 64 for FP8, 32 for BF16, cut into four quarters. An mma
  *             m16n8k16 (f32 accumulation in the order of the hardware) adds 4 columns of every quarter; it takes them in
  *             ascending order, but that of each 8 columns FP4 takes 0 4 1 5, 2 6 3 7 and FP8 0 2 1 3, 4 6 5 7.
  *             S slices: slice j adds steps j, j + S, j + 2S, ... ascending, from 0; then the slices are added, ascending,
- *             in f32. S is the most of 8, 4, 2, 1 with ceil(steps / S) * S <= steps * 9/8
- *           F32 with the same alignment and one group: lane i of 512 takes columns 8i .. 8i + 7, then 4096 on, ascending,
- *             in double; lanes 16 apart are added, then 8, 4, 2, 1 apart; then the 16 warps ascending
+ *             in f32. S is the most of 16, 8, 4, 2, 1 with S * ceil(N / 16) <= 16,384 and
+ *             ceil(steps / S) * S <= steps * 9/8; 1 where there is none
+ *           F32, and BF16 of N <= 256 (gates), with the same alignment and one group: lane i of 512 takes columns
+ *             8i .. 8i + 7, then 4096 on, ascending, in fused multiply-adds, in double for F32, in f32 for BF16; lanes 16
+ *             apart are added, then 8, 4, 2, 1 apart; then the 16 warps ascending
  *           the rest, which is slow: lane i of 32 takes columns i, i + 32, ... in double; then the same tree
  * Groups    krn_linear_groups: w's rows are `groups` equal parts; part g multiplies columns [g * w->k, (g + 1) * w->k) of x
  *           into its own columns of y
- * Graph     one launch on stream, no sync, no allocation, no host read; dimensions depend on shapes alone. T 0 launches
- *           nothing. ERR_ARG for shapes outside the contract, ERR_DEVICE for a refused launch
- * Cost      the weight is read once for up to 32 rows of x; once more, mostly from L2, for every 32 after them
+ * Graph     one launch on stream, no sync, no allocation, no host read; dimensions depend on shapes and the card alone. T 0
+ *           launches nothing. ERR_ARG for shapes outside the contract, ERR_DEVICE for a refused launch
+ * Cost      the weight is read once for up to 24 rows of x; once more, mostly from L2, for every 24 after them
  *
  * krn_linear_f64 - krn_linear_ref in F64 on CUDA: exact products, a double sum, one rounding to f32. For main_proj: its
  * inputs have columns thousands of times larger than the rest (engine/exec.h).

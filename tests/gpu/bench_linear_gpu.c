@@ -148,26 +148,43 @@ static void bench_linear(const char *name, krn_wformat f, int32_t n, int32_t k, 
     krn_device_free(p.y);
 }
 
-/* Every pick of a launch another expert, the most bytes a step can want; the next launch goes on with those that follow. */
-static void bench_experts(const char *name, launch_fn *launch, krn_wformat f, int32_t n, int32_t k, const int32_t *rows,
-                          size_t n_rows)
+/* Apart: every pick of a launch another expert, the most bytes a step can want; the next launch goes on with those that
+ * follow. Together: as a draft's rows choose, one expert with a pick of every row, three with a third of that, eleven with
+ * the rest; 15 experts for 20 rows. */
+enum { EXPERTS = 128 };
+static int32_t expert_of(bool together, int32_t launch, int32_t row, int32_t pick, int32_t rows)
 {
-    enum { EXPERTS = 128 };
+    if (!together) return ((launch * rows + row) * PICKS + pick) * 37 % EXPERTS;
+    const int32_t i = pick == 0 ? 0 : pick == 1 ? 1 + row % 3 : 4 + row * 7 % 11;
+    return (launch * 15 + i) * 37 % EXPERTS;
+}
+
+static void bench_experts(const char *name, launch_fn *launch, krn_wformat f, int32_t n, int32_t k, bool together,
+                          const int32_t *rows, size_t n_rows)
+{
     const int64_t row = row_bytes_of(f, k), expert_bytes = n * row + (f == KRN_W_FP4 ? (int64_t)n * (k / 32) : 0);
     product p = { .name = name, .launch = launch, .format = f, .n = n, .k = k, .n_copies = LAUNCHES };
     err e = { 0 };
     p.bank = (krn_expert_bank){ f, EXPERTS, n, k, dev_filled(EXPERTS * n * row, 0x3b),
                                    dev_filled(EXPERTS * (int64_t)n * (k / 32), 118) };
     int32_t ids[LAUNCHES * 32 * PICKS];
-    for (int32_t i = 0; i < LAUNCHES * 32 * PICKS; i++) ids[i] = i * 37 % EXPERTS;
     p.ids = dev_take(sizeof ids);
-    gpu_ok(krn_copy(p.ids, ids, sizeof ids, gpu_stream(), &e), &e);
     p.x = dev_filled((int64_t)32 * PICKS * k * 2, 0x3b);
     p.y = dev_take((int64_t)32 * PICKS * n * 4);
     p.y2 = dev_take((int64_t)32 * PICKS * n * 4);
     for (size_t r = 0; r < n_rows; r++) {
+        bool used[EXPERTS] = { false };
+        int64_t n_used = 0;
         p.rows = rows[r];
-        report(&p, rows[r] * PICKS * expert_bytes);
+        for (int32_t l = 0; l < LAUNCHES; l++)
+            for (int32_t i = 0; i < p.rows * PICKS; i++) {
+                const int32_t expert = expert_of(together, l, i / PICKS, i % PICKS, p.rows);
+                ids[l * p.rows * PICKS + i] = expert;
+                if (l == 0 && !used[expert]) used[expert] = true, n_used++;
+            }
+        gpu_ok(krn_copy(p.ids, ids, sizeof ids, gpu_stream(), &e), &e);
+        wait_done();
+        report(&p, n_used * expert_bytes);
     }
     krn_device_free((void *)(uintptr_t)p.bank.data);
     krn_device_free((void *)(uintptr_t)p.bank.scale);
@@ -220,13 +237,22 @@ int main(int argc, char **argv)
         { "wq_b expanded", KRN_W_BF16, 16384, 1280, 1, KRN_OUT_BF16 },
         { "wo_b expanded", KRN_W_BF16, 5120, 4096, 1, KRN_OUT_F32 },
     };
-    static const struct { const char *name; launch_fn *launch; krn_wformat format; int32_t n, k; } BANKS[] = {
-        { "experts up", launch_up, KRN_W_FP4, 2304, 5120 },
-        { "experts down", launch_down, KRN_W_FP4, 5120, 1152 },
-        { "experts combine", launch_combine, KRN_W_FP4, 5120, 1152 },
-        { "experts up expanded", launch_up, KRN_W_BF16, 2304, 5120 },
-        { "experts down expanded", launch_down, KRN_W_BF16, 5120, 1152 },
-        { "experts combine expanded", launch_combine, KRN_W_BF16, 5120, 1152 },
+    static const struct {
+        const char *name;
+        launch_fn *launch;
+        krn_wformat format;
+        int32_t n, k;
+        bool together;
+    } BANKS[] = {
+        { "up, together", launch_up, KRN_W_FP4, 2304, 5120, true },
+        { "down, together", launch_down, KRN_W_FP4, 5120, 1152, true },
+        { "up, apart", launch_up, KRN_W_FP4, 2304, 5120, false },
+        { "down, apart", launch_down, KRN_W_FP4, 5120, 1152, false },
+        { "combine, together", launch_combine, KRN_W_FP4, 5120, 1152, true },
+        { "up expanded, together", launch_up, KRN_W_BF16, 2304, 5120, true },
+        { "down expanded, together", launch_down, KRN_W_BF16, 5120, 1152, true },
+        { "up expanded, apart", launch_up, KRN_W_BF16, 2304, 5120, false },
+        { "down expanded, apart", launch_down, KRN_W_BF16, 5120, 1152, false },
     };
     const char *word = argc > 1 ? argv[1] : "";
     if (krn_device_count() == 0) return gpu_skip();
@@ -239,6 +265,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof BANKS / sizeof *BANKS; i++)
         if (strstr(BANKS[i].name, word))
-            bench_experts(BANKS[i].name, BANKS[i].launch, BANKS[i].format, BANKS[i].n, BANKS[i].k, ROWS, 4);
+            bench_experts(BANKS[i].name, BANKS[i].launch, BANKS[i].format, BANKS[i].n, BANKS[i].k, BANKS[i].together,
+                          ROWS, 4);
     return 0;
 }

@@ -268,7 +268,7 @@ static void official_shapes_are_legal_expanded(void **state)
     judge_bank(KRN_W_BF16, true, EXPERTS_EXPANDED, DIM, INTER, PICKS, ROWS, 1, 4000);
 }
 
-/* 1 to 40 rows: past the 32 of one launch. Rows of the weight end inside a tile, K inside a step. */
+/* 1 to 40 rows: past the 24 of one launch. Rows of the weight end inside a tile, K inside a step. */
 static void small_shapes_are_legal(void **state)
 {
     (void)state;

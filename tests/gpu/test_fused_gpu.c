@@ -185,12 +185,12 @@ static int64_t norm_rope_qdq(int32_t rows, int32_t head_dim, int32_t rope_dim, f
 }
 
 static int64_t attention(int32_t batch, int32_t n_block, int32_t window, int32_t heads, int32_t head_dim, int32_t rope_dim,
-                         float off)
+                         bool rotate, float off)
 {
     static const int32_t SLOT[] = { 3, 0, 4, 1 }, LAST[] = { 1000, -1, 6, 130 };
     enum { N_SLOTS = 5 };
     err e = { 0 };
-    void *attended[WAYS], *o[WAYS], *o_qdq[WAYS];
+    void *q_rotated[WAYS] = { NULL }, *attended[WAYS], *o[WAYS], *o_qdq[WAYS];
     krn_stream s = gpu_stream();
     int32_t rows = batch * n_block, width = heads * head_dim;
     int64_t stride = (int64_t)window * head_dim + 8, n = (int64_t)rows * width;
@@ -199,15 +199,17 @@ static int64_t attention(int32_t batch, int32_t n_block, int32_t window, int32_t
     bf16 *rings = put_bf16(N_SLOTS, stride, 32, 1.0f, false), *kv = put_bf16(rows, head_dim, 33, 1.0f, batch > 2);
     const float *sink = put_f32(heads, 1, 34, 2.0f, heads > 2), *freq = put_freqs(rope_dim);
     const int32_t *slot = put_i32(SLOT, batch), *last = put_i32(LAST, batch), *pos = put_positions(rows);
+    if (rotate) take(q_rotated, n, 2);
     take(attended, n, 2);
     take(o, n, 2);
     take(o_qdq, n, 2);
-    OK(krn_attention(q, rings, stride, slot, last, window, kv, batch, n_block, sink, scale, heads, head_dim, attended[0], s,
-                     &e));
+    if (rotate) OK(krn_rope(q, q_rotated[0], rows, heads, head_dim, rope_dim, pos, freq, false, s, &e));
+    OK(krn_attention(rotate ? q_rotated[0] : q, rings, stride, slot, last, window, kv, batch, n_block, sink, scale, heads,
+                     head_dim, attended[0], s, &e));
     OK(krn_rope(attended[0], o[0], rows, heads, head_dim, rope_dim, pos, freq, true, s, &e));
     OK(krn_act_qdq(o[0], width, o_qdq[0], width, rows, width, s, &e));
     OK(krn_attention_rope_qdq(q, rings, stride, slot, last, window, kv, batch, n_block, sink, scale + off, heads, head_dim,
-                              rope_dim, pos, freq, attended[1], o[1], o_qdq[1], s, &e));
+                              rope_dim, pos, freq, q_rotated[1], attended[1], o[1], o_qdq[1], s, &e));
     return compare("attention_rope_qdq", off != 0);
 }
 
@@ -304,8 +306,10 @@ static void official_shapes_have_the_bits_of_the_ops(void **state)
         norm_qdq(rows, 5120, 0);
         norm_qdq(rows, 1280, 0);
         norm_rope_qdq(rows, 512, 64, 0);
-        attention(batch, 5, 128, 64, 512, 64, 0);
-        attention(batch, 5, 128, 32, 512, 64, 0);
+        attention(batch, 5, 128, 64, 512, 64, false, 0);
+        attention(batch, 5, 128, 64, 512, 64, true, 0);
+        attention(batch, 5, 128, 32, 512, 64, false, 0);
+        attention(batch, 5, 128, 32, 512, 64, true, 0);
         swiglu(3 * rows, 1152, true, 0);
         swiglu(rows, 2304, false, 0);
         gate(rows, 128, 3, 0);
@@ -330,10 +334,14 @@ static void small_shapes_have_the_bits_of_the_ops(void **state)
     norm_rope_qdq(7, 32, 32, 0);
     norm_rope_qdq(7, 96, 2, 0);
     norm_rope_qdq(7, 128, 42, 0); /* the tail starts inside a group of eight */
-    attention(4, 5, 16, 4, 64, 16, 0);
-    attention(2, 5, 16, 4, 128, 32, 0);
-    attention(3, 9, 16, 3, 96, 42, 0); /* two groups of queries */
-    attention(1, 1, 0, 1, 32, 32, 0);
+    attention(4, 5, 16, 4, 64, 16, false, 0);
+    attention(4, 5, 16, 4, 64, 16, true, 0);
+    attention(2, 5, 16, 4, 128, 32, false, 0);
+    attention(2, 5, 16, 4, 128, 32, true, 0);
+    attention(3, 9, 16, 3, 96, 42, false, 0); /* two groups of queries */
+    attention(3, 9, 16, 3, 96, 42, true, 0);
+    attention(1, 1, 0, 1, 32, 32, false, 0);
+    attention(1, 1, 0, 1, 32, 32, true, 0);
     swiglu(7, 32, true, 0);
     swiglu(3, 96, false, 0);
     gate(7, 8, 3, 0);
@@ -354,9 +362,12 @@ static void odd_shapes_have_the_bits_of_the_ops(void **state)
         norm_qdq(6, 480, 0);
         norm_rope_qdq(6, 8192 + 32, 8192, 0);
         norm_rope_qdq(6, 160, 64, 0);
-        attention(2, 5, 20, 3, 160, 64, 0);
-        attention(2, 3, 300, 3, 512, 64, 0); /* keys in more than one chunk; by the plain kernel where shifted */
-        attention(2, 3, 150, 2, 544, 64, 0); /* the plain kernel */
+        attention(2, 5, 20, 3, 160, 64, false, 0);
+        attention(2, 5, 20, 3, 160, 64, true, 0);
+        attention(2, 3, 300, 3, 512, 64, false, 0); /* keys in more than one chunk; by the plain kernel where shifted */
+        attention(2, 3, 300, 3, 512, 64, true, 0);
+        attention(2, 3, 150, 2, 544, 64, false, 0); /* the plain kernel */
+        attention(2, 3, 150, 2, 544, 64, true, 0);
         swiglu(6, 288, true, 0);
         gate(6, 130, 7, 0);
         round_expand(6, 4, 37, 0);
@@ -394,7 +405,8 @@ static void a_fused_call_with_another_argument_is_seen(void **state)
     assert_true(collapse_norm(5, 4, 512, true, 0.25f) > 0);
     assert_true(norm_qdq(5, 512, 0.25f) > 0);
     assert_true(norm_rope_qdq(5, 512, 64, 0.25f) > 0);
-    assert_true(attention(1, 5, 16, 4, 64, 16, 0.25f) > 0);
+    assert_true(attention(1, 5, 16, 4, 64, 16, false, 0.25f) > 0);
+    assert_true(attention(1, 5, 16, 4, 64, 16, true, 0.25f) > 0);
     assert_true(swiglu(5, 256, true, -1.0f) > 0);
     assert_true(gate(5, 128, 3, 0.5f) > 0);
     assert_true(round_expand(5, 4, 512, 1) > 0);
@@ -429,7 +441,7 @@ static void shapes_outside_the_contract_are_refused(void **state)
     OK(NORM_ROPE(0, 64, 16));
 #define ATTENTION(batch, n_block, head_dim, rope_dim)                                                                    \
     krn_attention_rope_qdq(some, some, 1 << 20, NULL, NULL, 16, some, batch, n_block, NULL, 1, 4, head_dim, rope_dim,   \
-                           NULL, NULL, some, some, some, s, &e)
+                           NULL, NULL, NULL, some, some, some, s, &e)
     assert_int_equal(ATTENTION(-1, 5, 64, 16), ERR_ARG);
     assert_int_equal(ATTENTION(1, 0, 64, 16), ERR_ARG);
     assert_int_equal(ATTENTION(1, 5, 48, 16), ERR_ARG);
