@@ -37,8 +37,8 @@ static bool reads_unit(const eng_program *p, int32_t i, const eng_device_unit *u
     return false;
 }
 
-/* Where in the program u can run: at the first of its ops by which everything is there that it reads, if nothing before that
- * reads of it. -1: nowhere. */
+/* Where in the program u can run: at the first of its ops by which everything is there that it reads, if nothing before
+ * that reads of it. -1: nowhere. */
 static int32_t stand_of(const eng_program *p, const eng_device_unit *u)
 {
     for (int32_t m = 0; m < u->n; m++) {

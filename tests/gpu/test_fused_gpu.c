@@ -18,7 +18,7 @@
 
 #define OK(call) gpu_ok(call, &e)
 
-enum { SEPARATE, FUSED, WAYS, OUTPUTS_MAX = 3 };
+enum { SEPARATE, FUSED, WAYS, OUTPUTS_MAX = 4 };
 
 /* Elements before every array: 0, or 1 to put all of them off 16-byte boundaries. */
 static int shift;
@@ -95,6 +95,7 @@ static int n_outputs;
 /* Two arrays, one for each way. */
 static void take(void *way[WAYS], int64_t n, size_t size)
 {
+    assert_true(n_outputs < OUTPUTS_MAX);
     output *o = &outputs[n_outputs++];
     *o = (output){ .n = n + shift, .size = size };
     for (int i = 0; i < WAYS; i++) {
