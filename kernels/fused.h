@@ -40,8 +40,8 @@ MUST_USE err_code krn_rmsnorm_rope_qdq(const bf16 *x, const bf16 *w, int32_t row
 
 /* krn_rope of q, forward, to q_rotated (NULL: q is rotated already); krn_attention of that to attended; krn_rope of that,
  * inverse, to o; krn_act_qdq of that to o_qdq; all [batch * n_block, heads, head_dim], head_dim a multiple of 32. attended
- * may be q, q_rotated is not. pos [batch * n_block]; freq [rope_dim / 2]. Two launches where q_rotated is given and head_dim
- * is above 512 or an operand does not begin at 16 bytes.
+ * may be q, q_rotated is not. pos [batch * n_block]; freq [rope_dim / 2]. Two launches where q_rotated is given and
+ * head_dim is above 512 or an operand does not begin at 16 bytes.
  * ERR_DEVICE also where a card's shared memory does not hold 64 keys beside the angles of eight rows: at 99 KiB, for
  * head_dim up to 512, when rope_dim is above 232. */
 MUST_USE err_code krn_attention_rope_qdq(const bf16 *q, const bf16 *rings, int64_t ring_stride, const int32_t *slot,

@@ -1,15 +1,14 @@
-"""The CUDA backend on weights of official size: official.py BINARY [MODEL [--judge]]
+"""The CUDA backend on weights of official size: official.py BINARY [MODEL]
 
-Makes a synthetic checkpoint of official shapes (10 GB, kept in MODEL if that does not exist), runs the same rounds on the
-card and on the CPU references, and holds the card to them: drafts equal but for near-ties, graphs equal to eager in every
-bit. --judge: every element of one recording is one that some order of sums gives (minutes). Wants numpy, some 20 GB of
-memory and disk."""
+Makes a synthetic checkpoint of official shapes (10 GB, kept in MODEL if that does not exist), runs the same rounds on the card
+and on the CPU references, and holds the card to them: every element of a recording is one that some order of sums gives, and
+a graph has eager's bits. Drafts are counted, not judged: at this size one legal flip moves them, also between mirror and
+mirror64. Wants numpy, some 20 GB of memory and disk."""
 import os, sys, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'e2e'))
 import admissible  # noqa: E402
 from cuda_golden import cards, same_bits  # noqa: E402
-from golden import drafts_agree  # noqa: E402
 from lib import Product, check, read  # noqa: E402
 from oracle import Oracle  # noqa: E402
 
@@ -18,6 +17,12 @@ RUNS = [('native-packed', 1), ('native-packed', 2), ('native-expanded', 2), ('na
 
 def said(started, text):
     print(f'figure: {text.replace(" ", "_")} {time.time() - started:.1f} s', flush=True)
+
+
+def exact_blocks(want, got):
+    drafts = [k for k in want if k.endswith('.drafts')]
+    same = [(want[k][1][b] == got[k][1][b]).all() for k in drafts for b in range(len(want[k][1]))]
+    return f'{sum(same)} of {len(same)} blocks are those of mirror64'
 
 
 def main():
@@ -35,13 +40,13 @@ def main():
         return read(name + '.safetensors')[0]
 
     want = record('mirror64', 'deep', '--arm', 'mirror64')
-    drafts_agree(want, record('mirror', 'deep', '--arm', 'mirror'), 'official mirror')
+    print(f'mirror: {exact_blocks(want, record("mirror", "deep", "--arm", "mirror"))}', flush=True)
     for arm, tp in RUNS:
         name, options = f'{arm}-tp{tp}', ['--arm', arm, '--tp', tp, '--backend', 'cuda', '--comm', 'emulated']
         eager = record(name, 'deep', *options)
-        drafts_agree(want, eager, f'official {name}')
+        print(f'{name}: {exact_blocks(want, eager)}', flush=True)
         same_bits(eager, record(name + '-graph', 'deep', *options, '--mode', 'graph'), f'{name}: graph')
-        if (arm, tp) == ('native-packed', 2) and '--judge' in sys.argv:
+        if tp == 2:
             began = time.time()
             report = admissible.Judge(Oracle(model), eager).run()
             said(began, 'judging every element')
