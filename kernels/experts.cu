@@ -257,7 +257,7 @@ static err_code launch(const char *op, K *kernel, const job &j, const skinny_spl
 template <krn_wformat F, int MOST, bool DOWN>
 static err_code launch_most(const char *op, const job &j, krn_stream s, err *e)
 {
-    skinny_device device;
+    skinny_device device = {};
     TRY(skinny_device_get(op, &device, e));
     const skinny_split split(skinny_slices(F, j.bank.k, SLICES_MAX));
     const int64_t tiles = krn_blocks(j.bank.n, SKINNY_M) * min(j.n_picks, j.bank.n_experts);
@@ -279,7 +279,7 @@ template <krn_wformat F, bool DOWN> static err_code launch_picks(const char *op,
 
 template <krn_wformat F> static err_code launch_combine(const char *op, const job &j, krn_stream s, err *e)
 {
-    skinny_device device;
+    skinny_device device = {};
     TRY(skinny_device_get(op, &device, e));
     const skinny_split split(skinny_slices(F, j.bank.k, SLICES_MAX));
     const int64_t blocks = krn_blocks(j.bank.n, SKINNY_M);

@@ -76,7 +76,7 @@ static err_code launch_tiles(const product &p, int32_t groups, const skinny_spli
  * pair would be half empty. */
 template <krn_wformat F, int NT> static err_code launch_rows(const product &p, int32_t groups, krn_stream s, err *e)
 {
-    skinny_device device;
+    skinny_device device = {};
     TRY(skinny_device_get("linear", &device, e));
     const skinny_split split(slices_of(F, p.w.n, p.w.k));
     const int32_t tiles = (int32_t)krn_blocks(p.group_n, SKINNY_M);
