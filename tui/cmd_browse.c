@@ -107,8 +107,10 @@ static err_code loop(session *s, tui_term *t, err *e)
     enum { WORKING_MS = 100, FOREVER = -1 };
     for (bool on = true; on;) {
         int32_t key;
+        /* Asked before drawing: work that ends in between is shown by one more turn, not by the next key. */
+        bool working = tui_model_is_working(s->model);
         tui_term_show(t, tui_app_draw(&s->app));
-        TRY(tui_term_key(t, tui_model_is_working(s->model) ? WORKING_MS : FOREVER, &key, e));
+        TRY(tui_term_key(t, working ? WORKING_MS : FOREVER, &key, e));
         if (key == TUI_KEY_RESIZE) {
             tui_term_size(t, &s->width, &s->height);
             TRY(tui_app_resize(&s->app, s->width, s->height, e));
