@@ -30,12 +30,12 @@ struct routing {
     int32_t expert[KRN_EXPERT_PICKS_MAX];
     int32_t before[KRN_EXPERT_PICKS_MAX + 1];          /* cost of a tile of each expert before it; at n_used, of all */
 };
-static_assert((int)KRN_EXPERT_PICKS_MAX <= (int)SKINNY_THREADS && KRN_EXPERT_PICKS_MAX % 4 == 0, "a pick a thread");
+static_assert(KRN_EXPERT_PICKS_MAX <= skinny_threads(4) && KRN_EXPERT_PICKS_MAX % 4 == 0, "a pick a thread");
 
 /* What a tile takes, roughly, as measured: FP4 is bound by instructions, of which more tiles of x make more. */
 __device__ __forceinline__ static int32_t tile_cost(krn_wformat f, int32_t n_picks)
 {
-    return f == KRN_W_FP4 ? 2 + (n_picks - 1) / SKINNY_N : 1;
+    return f == KRN_W_FP4 ? 3 + (n_picks - 1) / SKINNY_N : 1;
 }
 
 /* Every thread calls; ends in a __syncthreads. */
@@ -112,68 +112,86 @@ __device__ static int32_t routing_picks(const routing &r, int32_t n_picks, int32
     return min(n, room);
 }
 
-__device__ static krn_weight bank_weight(const krn_expert_bank &b, int32_t expert)
+/* The rows of all experts, one expert's after the other's. */
+__device__ static krn_weight bank_rows(const krn_expert_bank &b)
 {
-    const int64_t row_bytes = b.format == KRN_W_FP4 ? b.k / 2 : 2 * (int64_t)b.k, first = (int64_t)expert * b.n;
-    krn_weight w = { b.format, b.n, b.k, (const uint8_t *)b.data + first * row_bytes, row_bytes, NULL, b.k / 32, 0 };
-    if (b.format == KRN_W_FP4) w.scale = b.scale + first * (b.k / 32);
-    return w;
-}
-
-/* Rows [row0, end) of an expert's matrix (R1) for the picks of a list, 1 to ROWS_MAX; store(i, row, sum) gets those of
- * list[i]. Most experts have few rows, however many the call has: they do not carry the tiles of the others. */
-template <krn_wformat F, int MT, int NT, typename STORE>
-__device__ __forceinline__ void picks_product(const skinny_team &team, const krn_weight &w, int32_t row0, int32_t end,
-                                              const bf16 *x, int32_t picks_a_row, const int16_t *list, int32_t n,
-                                              STORE store)
-{
-    const bf16 *mine[NT]; /* [k] */
-#pragma unroll
-    for (int i = 0; i < NT; i++) {
-        const int32_t c = min(i * SKINNY_N + (int32_t)(threadIdx.x % KRN_WARP / 4), n - 1);
-        mine[i] = x + (int64_t)(list[c] / picks_a_row) * w.k;
-    }
-    skinny_product<F, MT, NT>(team, w, row0, end, mine, n, store);
+    const int64_t row_bytes = b.format == KRN_W_FP4 ? b.k / 2 : 2 * (int64_t)b.k;
+    return { b.format, b.n_experts * b.n, b.k, b.data, row_bytes, b.scale, b.k / 32, 0 };
 }
 
 /* ---- every pick by itself ---- */
 
-/* The tiles, of 16 MT rows, of all used experts, in a row, are divided over the teams of all blocks, to equal cost. No
- * expert has more than 8 MOST picks. */
-template <krn_wformat F, int MT, int MOST, bool DOWN>
-__global__ static void __launch_bounds__(SKINNY_THREADS, 1) picks_kernel(const job j, const skinny_split split)
+/* What a team multiplies, a run for each expert. */
+struct share {
+    const routing &route;
+    int32_t n, tiles; /* rows of an expert; their tiles */
+    position at, last;
+
+    __device__ __forceinline__ bool next(int32_t *row0, int32_t *end)
+    {
+        if (at.used > last.used || (at.used == last.used && at.tile >= last.tile)) return false;
+        const int32_t first = route.expert[at.used] * n, until = at.used < last.used ? tiles : last.tile;
+        *row0 = first + at.tile * SKINNY_M;
+        *end = first + min(until * SKINNY_M, n);
+        at = { at.used + 1, 0 };
+        return true;
+    }
+};
+
+/* A run (R1) for the picks of a list, 1 to ROWS_MAX; store(i, row, sum) gets those of list[i]. Most experts have few rows,
+ * however many the call has: they do not carry the tiles of the others. */
+template <krn_wformat F, int MT, int NT, typename STORE>
+__device__ __forceinline__ void run_product(const skinny_team &team, skinny_stream<F, MT, share> &stream, int32_t row0,
+                                            int32_t end, const job &j, int32_t picks_a_row, const int16_t *list, int32_t n,
+                                            STORE store)
 {
+    const bf16 *x[NT]; /* [k] */
+#pragma unroll
+    for (int i = 0; i < NT; i++) {
+        const int32_t c = min(i * SKINNY_N + (int32_t)(threadIdx.x % KRN_WARP / 4), n - 1);
+        x[i] = j.x + (int64_t)(list[c] / picks_a_row) * j.bank.k;
+    }
+    skinny_product<F, MT, NT>(team, stream, row0, end, j.bank.k, x, n, store);
+}
+
+/* The tiles of all used experts, in a row, are divided over the teams of all blocks, to equal cost. No expert has more than
+ * 8 MOST picks. */
+template <krn_wformat F, int MT, int MOST, bool DOWN>
+__global__ static void __launch_bounds__(skinny_threads(MT), 1) picks_kernel(const job j, const skinny_split split)
+{
+    if (MT > 1 && !SKINNY_LARGE) return; /* is not launched */
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ routing route;
-    __shared__ int16_t lists[SKINNY_WARPS][ROWS_MAX];
+    __shared__ int16_t lists[skinny_warps(MT)][ROWS_MAX];
     const skinny_team team(shared, split, MT, MOST);
+    const krn_weight bank = bank_rows(j.bank);
     const int32_t inter = j.bank.n / 2;
     int16_t *list = lists[threadIdx.x / KRN_WARP]; /* every warp its own: no barrier */
 
     routing_read(j, &route);
-    const uint32_t tiles = (j.bank.n - 1) / (MT * SKINNY_M) + 1, all = route.before[route.n_used] * tiles;
-    const uint32_t teams = gridDim.x * split.teams(), each = all / teams, more = all % teams;
-    const uint32_t index = blockIdx.x * split.teams() + team.index;
-    position at = routing_find(route, tiles, split.first(index, each, more));
-    const position last = routing_find(route, tiles, split.first(index + 1, each, more));
-    while (at.used < last.used || (at.used == last.used && at.tile < last.tile)) {
-        const int32_t until = at.used < last.used ? (int32_t)tiles : last.tile, expert = route.expert[at.used];
-        const int32_t row0 = at.tile * (MT * SKINNY_M), end = min(until * (MT * SKINNY_M), j.bank.n);
-        const int32_t n = routing_picks(route, j.n_picks, expert, list, MOST * SKINNY_N), per = DOWN ? 1 : j.picks;
-        const krn_weight w = bank_weight(j.bank, expert);
-        auto store = [&](int32_t i, int32_t row, float sum) {
+    const uint32_t tiles = (j.bank.n - 1) / SKINNY_M + 1, all = route.before[route.n_used] * tiles;
+    const uint32_t teams = gridDim.x * split.teams(MT), each = all / teams, more = all % teams;
+    const uint32_t index = blockIdx.x * split.teams(MT) + team.index;
+    share mine = { route, j.bank.n, (int32_t)tiles, routing_find(route, tiles, split.first(index, each, more)),
+                   routing_find(route, tiles, split.first(index + 1, each, more)) };
+    skinny_stream<F, MT, share> stream(bank, mine, team.slice, team.slices, team.ring);
+    for (int32_t row0, end; mine.next(&row0, &end);) {
+        const int32_t expert = row0 / j.bank.n, row_of = expert * j.bank.n, per = DOWN ? 1 : j.picks;
+        const int32_t n = routing_picks(route, j.n_picks, expert, list, MOST * SKINNY_N);
+        auto store = [&](int32_t i, int32_t bank_row, float sum) {
             const int64_t pick = list[i];
+            const int32_t row = bank_row - row_of;
             if (DOWN) j.slot[pick * j.bank.n + row] = skinny_f32(sum);
             else if (row < inter) j.gate[pick * inter + row] = krn_bf16_of(sum);                     /* R2 */
             else j.up[pick * inter + row - inter] = krn_bf16_of(sum);
         };
         __syncwarp(); /* the list */
-        if (MOST == 1 || n <= SKINNY_N) picks_product<F, MT, 1>(team, w, row0, end, j.x, per, list, n, store);
-        else if (MOST == 2 || n <= 2 * SKINNY_N) picks_product<F, MT, 2>(team, w, row0, end, j.x, per, list, n, store);
-        else picks_product<F, MT, 3>(team, w, row0, end, j.x, per, list, n, store);
+        if (MOST == 1 || n <= SKINNY_N) run_product<F, MT, 1>(team, stream, row0, end, j, per, list, n, store);
+        else if (MOST == 2 || n <= 2 * SKINNY_N) run_product<F, MT, 2>(team, stream, row0, end, j, per, list, n, store);
+        else run_product<F, MT, 3>(team, stream, row0, end, j, per, list, n, store);
         __syncwarp(); /* the list is free */
-        at = { at.used + 1, 0 };
     }
+    stream.finish();
 }
 
 /* ---- summed over a row's picks ---- */
@@ -181,18 +199,19 @@ __global__ static void __launch_bounds__(SKINNY_THREADS, 1) picks_kernel(const j
 /* A block owns 16 columns of y and walks the used experts, as many at a time as it has teams. Thread i keeps the sum of
  * column i % 16 of row i / 16. */
 template <krn_wformat F, int NT>
-__global__ static void __launch_bounds__(SKINNY_THREADS, 1) combine_kernel(const job j, const skinny_split split)
+__global__ static void __launch_bounds__(skinny_threads(1), 1) combine_kernel(const job j, const skinny_split split)
 {
-    static_assert(ROWS_MAX * SKINNY_M <= SKINNY_THREADS, "a sum a thread");
+    static_assert(ROWS_MAX * SKINNY_M <= skinny_threads(1), "a sum a thread");
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ routing route;
-    __shared__ int16_t list[2][SKINNY_WARPS][NT * SKINNY_N]; /* by turns: one is read while the next is written */
-    __shared__ int32_t n_list[2][SKINNY_WARPS];
-    const int32_t slices = split.slices, at_once = split.teams();
+    __shared__ int16_t list[2][skinny_warps(1)][NT * SKINNY_N]; /* by turns: one is read while the next is written */
+    __shared__ int32_t n_list[2][skinny_warps(1)];
+    const int32_t slices = split.slices, at_once = split.teams(1);
     const skinny_team team(shared, split, 1, NT);
     const int32_t mine = team.index, n0 = blockIdx.x * SKINNY_M, r = threadIdx.x % SKINNY_M, row = threadIdx.x / SKINNY_M;
     const bool own = row < j.n_picks / j.picks && n0 + r < j.bank.n;
-    const uint8_t *all_sums = shared + SKINNY_WARPS * skinny_ring_bytes(1);
+    const uint8_t *all_sums = shared + skinny_warps(1) * skinny_ring_bytes(1);
+    const krn_weight bank = bank_rows(j.bank);
     float sum = 0;
 
     routing_read(j, &route);
@@ -210,9 +229,11 @@ __global__ static void __launch_bounds__(SKINNY_THREADS, 1) combine_kernel(const
                 const int32_t c = min(i * SKINNY_N + (int32_t)(threadIdx.x % KRN_WARP / 4), n_list[turn][mine] - 1);
                 x[i] = j.x + (int64_t)list[turn][mine][c] * j.bank.k;
             }
-            skinny_walk<F, 1, NT>(bank_weight(j.bank, expert), n0, min(n0 + SKINNY_M, j.bank.n), team.slice, slices, x,
-                                  team.ring,
+            const int32_t row0 = expert * j.bank.n + n0, end = expert * j.bank.n + min(n0 + SKINNY_M, j.bank.n);
+            skinny_stream<F, 1, skinny_run> stream(bank, { row0, end }, team.slice, slices, team.ring);
+            skinny_walk<F, 1, NT>(stream, row0, end, team.slice, slices, j.bank.k, x,
                                   [&](int32_t, const float acc[1][NT][4]) { skinny_keep<1, NT>(team, acc); });
+            stream.finish();
         }
         __syncthreads();
         if (!own) continue;
@@ -235,7 +256,8 @@ static err_code check(const char *op, const void *x, int32_t rows, int32_t picks
 {
     const bool fp4 = b->format == KRN_W_FP4;
     if (rows < 0 || picks < 1 || picks > KRN_EXPERT_PICKS_MAX || b->n_experts < 1 || b->n_experts > KRN_EXPERTS_MAX ||
-        b->n < 1 || b->k < 1 || (!fp4 && b->format != KRN_W_BF16) || b->k % (fp4 ? 32 : 8))
+        b->n < 1 || b->n > INT32_MAX / KRN_EXPERTS_MAX || b->k < 1 ||
+        (!fp4 && b->format != KRN_W_BF16) || b->k % (fp4 ? 32 : 8))
         return err_set(e, ERR_ARG, "%s: rows=%d picks=%d n_experts=%d n=%d k=%d format=%d", op, rows, picks, b->n_experts,
                        b->n, b->k, (int)b->format);
     if (!krn_aligned(x) || !krn_aligned(b->data))
@@ -244,28 +266,32 @@ static err_code check(const char *op, const void *x, int32_t rows, int32_t picks
 }
 
 template <typename K>
-static err_code launch(const char *op, K *kernel, const job &j, const skinny_split &split, int64_t blocks,
+static err_code launch(const char *op, K *kernel, int mt, const job &j, const skinny_split &split, int64_t blocks,
                        int32_t shared_bytes, krn_stream s, err *e)
 {
     TRY(skinny_prepare(op, kernel, shared_bytes, e));
-    kernel<<<(unsigned)blocks, SKINNY_THREADS, shared_bytes, s>>>(j, split);
+    kernel<<<(unsigned)blocks, skinny_threads(mt), shared_bytes, s>>>(j, split);
     return krn_launched(op, e);
 }
 
-/* One block for every multiprocessor, fewer where there cannot be a tile for every team. Two tiles of rows a warp read x,
- * and make its pairs, half as often. */
+/* One block for every multiprocessor, fewer where there cannot be a tile for every team. More tiles a warp read x, and make
+ * its pairs, less often. */
+template <krn_wformat F, int MT, int MOST, bool DOWN>
+static err_code launch_tiles(const char *op, const job &j, const skinny_device &device, krn_stream s, err *e)
+{
+    const skinny_split split(skinny_slices(F, j.bank.k, SLICES_MAX));
+    const int64_t tiles = krn_blocks(j.bank.n, SKINNY_M) * min(j.n_picks, j.bank.n_experts);
+    if (tiles > INT32_MAX / 8) return err_set(e, ERR_ARG, "%s: n=%d is too much for one launch", op, j.bank.n);
+    const int64_t blocks = min((int64_t)device.n_sm, krn_blocks(tiles, split.teams(MT)));
+    return launch(op, picks_kernel<F, MT, MOST, DOWN>, MT, j, split, blocks, device.shared_bytes(MT, MOST), s, e);
+}
 template <krn_wformat F, int MOST, bool DOWN>
 static err_code launch_most(const char *op, const job &j, krn_stream s, err *e)
 {
     skinny_device device = {};
     TRY(skinny_device_get(op, &device, e));
-    const skinny_split split(skinny_slices(F, j.bank.k, SLICES_MAX));
-    const int64_t tiles = krn_blocks(j.bank.n, SKINNY_M) * min(j.n_picks, j.bank.n_experts);
-    if (tiles > INT32_MAX / 8) return err_set(e, ERR_ARG, "%s: n=%d is too much for one launch", op, j.bank.n);
-    const int64_t blocks = min((int64_t)device.n_sm, krn_blocks(tiles, split.teams()));
-    if (device.two_tiles)
-        return launch(op, picks_kernel<F, 2, MOST, DOWN>, j, split, blocks, device.shared_bytes(2, MOST), s, e);
-    return launch(op, picks_kernel<F, 1, MOST, DOWN>, j, split, blocks, device.shared_bytes(1, MOST), s, e);
+    return device.large ? launch_tiles<F, 2, MOST, DOWN>(op, j, device, s, e)
+                        : launch_tiles<F, 1, MOST, DOWN>(op, j, device, s, e);
 }
 
 template <krn_wformat F, bool DOWN> static err_code launch_picks(const char *op, const job &j, krn_stream s, err *e)
@@ -284,8 +310,8 @@ template <krn_wformat F> static err_code launch_combine(const char *op, const jo
     const skinny_split split(skinny_slices(F, j.bank.k, SLICES_MAX));
     const int64_t blocks = krn_blocks(j.bank.n, SKINNY_M);
     if (j.n_picks / j.picks <= SKINNY_N)
-        return launch(op, combine_kernel<F, 1>, j, split, blocks, device.shared_bytes(1, 1), s, e);
-    return launch(op, combine_kernel<F, 3>, j, split, blocks, device.shared_bytes(1, 3), s, e);
+        return launch(op, combine_kernel<F, 1>, 1, j, split, blocks, device.shared_bytes(1, 1), s, e);
+    return launch(op, combine_kernel<F, 3>, 1, j, split, blocks, device.shared_bytes(1, 3), s, e);
 }
 
 /* Rows of one launch. */

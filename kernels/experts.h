@@ -8,7 +8,8 @@
  *           up       x [rows, k] bf16; bank n = 2 * inter, w1's rows before w3's; gate, up [rows, picks, inter] bf16
  *           down     h [rows, picks, k] bf16; slot [rows, picks, n] f32
  *           combine  h as in down; add [rows, n] f32 or NULL; y [rows, n] f32
- *           All dense. k is a multiple of 32 for FP4 and, on CUDA, of 8 for BF16; x, h and data are 16-byte aligned on CUDA
+ *           All dense. k is a multiple of 32 for FP4 and, on CUDA, of 8 for BF16; x, h and data are 16-byte aligned, and
+ *           n < 2^21, on CUDA
  * Ids       krn_gate_topk's: of a row all different. One outside [0, n_experts) is ignored: its gate, up and slot are not
  *           written, and it adds nothing to y
  * Values    as in kernels/linear.h: every weight is a bf16 number

@@ -30,23 +30,26 @@ __device__ static void store(const product &p, int32_t t, int32_t n, float sum)
 /* Slices of a tile. Of a large weight few: warps beside each other then read the same columns of x, out of L1. */
 static int32_t slices_of(krn_wformat f, int32_t n, int32_t k)
 {
-    enum { WARPS_WANTED = 16384 };
-    int32_t most = SKINNY_WARPS;
-    while (most > 1 && krn_blocks(n, SKINNY_M) * most > WARPS_WANTED) most /= 2;
+    enum { WARPS_WANTED = 16384, TILES_MANY = 256 }; /* many: a block of 8 warps should have room for all slices */
+    const int64_t tiles = krn_blocks(n, SKINNY_M);
+    int32_t most = tiles > TILES_MANY ? 8 : 16;
+    while (most > 1 && tiles * most > WARPS_WANTED) most /= 2;
     return skinny_slices(f, k, most);
 }
 
 /* The tiles of a group are divided over n_teams teams. Grid: x: rows of x, 8 NT a block; y: blocks of teams; z: groups. */
 template <krn_wformat F, int MT, int NT>
-__global__ static void __launch_bounds__(SKINNY_THREADS, 1)
+__global__ static void __launch_bounds__(skinny_threads(MT), 1)
     skinny_kernel(const product p, const skinny_split split, int32_t n_teams, uint32_t each, uint32_t more)
 {
+    if (MT > 1 && !SKINNY_LARGE) return; /* is not launched */
     extern __shared__ __align__(128) uint8_t shared[];
     const skinny_team team(shared, split, MT, NT);
     const int32_t t0 = blockIdx.x * NT * SKINNY_N, n_x = min(p.rows - t0, NT * SKINNY_N);
-    const int32_t group_n0 = blockIdx.z * p.group_n, index = blockIdx.y * split.teams() + team.index;
+    const int32_t group_n0 = blockIdx.z * p.group_n, index = blockIdx.y * split.teams(MT) + team.index;
     if (index >= n_teams) return;
     const int32_t first = split.first(index, each, more), last = split.first(index + 1, each, more);
+    const int32_t row0 = group_n0 + first * SKINNY_M, end = group_n0 + min(last * SKINNY_M, p.group_n);
 
     const bf16 *x[NT]; /* [k] */
 #pragma unroll
@@ -54,38 +57,54 @@ __global__ static void __launch_bounds__(SKINNY_THREADS, 1)
         const int32_t t = t0 + min(j * SKINNY_N + (int32_t)(threadIdx.x % KRN_WARP / 4), n_x - 1);
         x[j] = p.x + t * p.ldx + (int64_t)blockIdx.z * p.w.k;
     }
-    skinny_product<F, MT, NT>(team, p.w, group_n0 + first * SKINNY_M, group_n0 + min(last * SKINNY_M, p.group_n), x, n_x,
+    skinny_stream<F, MT, skinny_run> stream(p.w, { row0, end }, team.slice, team.slices, team.ring);
+    skinny_product<F, MT, NT>(team, stream, row0, end, p.w.k, x, n_x,
                               [&](int32_t t, int32_t n, float sum) { store(p, t0 + t, n, sum); });   /* R1 */
+    stream.finish();
 }
 
+/* What one launch of MT tiles a warp looks like. */
+struct tiling {
+    int32_t tiles, n_teams, run; /* tiles of a group; teams that share them; the longest team's */
+
+    /* One block for every multiprocessor. others: blocks for each of a group's teams. */
+    tiling(int mt, const skinny_split &split, int32_t group_n, int64_t others, int32_t n_sm)
+        : tiles((int32_t)krn_blocks(group_n, SKINNY_M))
+    {
+        n_teams = (int32_t)min((int64_t)tiles, max((int64_t)1, n_sm / others) * split.teams(mt));
+        run = (int32_t)krn_blocks(tiles, n_teams);
+    }
+};
+
 template <krn_wformat F, int MT, int NT>
-static err_code launch_tiles(const product &p, int32_t groups, const skinny_split &split, int32_t n_teams,
+static err_code launch_tiles(const product &p, int32_t groups, const skinny_split &split, const tiling &t,
                              const skinny_device &device, krn_stream s, err *e)
 {
     const int32_t bytes = device.shared_bytes(MT, NT);
-    const int64_t blocks_x = krn_blocks(p.rows, NT * SKINNY_N), blocks_y = krn_blocks(n_teams, split.teams());
-    const uint32_t tiles = (uint32_t)krn_blocks(p.group_n, SKINNY_M);
+    const dim3 grid((unsigned)krn_blocks(p.rows, NT * SKINNY_N), (unsigned)krn_blocks(t.n_teams, split.teams(MT)),
+                    (unsigned)groups);
     if (groups > 65535) return err_set(e, ERR_ARG, "linear: %d groups are too many for one launch", groups);
     TRY(skinny_prepare("linear", skinny_kernel<F, MT, NT>, bytes, e));
-    const dim3 grid((unsigned)blocks_x, (unsigned)blocks_y, (unsigned)groups);
-    skinny_kernel<F, MT, NT><<<grid, SKINNY_THREADS, bytes, s>>>(p, split, n_teams, tiles / n_teams, tiles % n_teams);
+    skinny_kernel<F, MT, NT><<<grid, skinny_threads(MT), bytes, s>>>(p, split, t.n_teams, (uint32_t)t.tiles / t.n_teams,
+                                                                     (uint32_t)t.tiles % t.n_teams);
     return krn_launched("linear", e);
 }
 
-/* One block for every multiprocessor. Two tiles of rows a warp read x half as often; where a team has three, the second
- * pair would be half empty. */
+/* More tiles a warp read x less often, but a team with one more than a multiple of them computes some for nothing; a team
+ * with three has a block of 8 warps. */
 template <krn_wformat F, int NT> static err_code launch_rows(const product &p, int32_t groups, krn_stream s, err *e)
 {
     skinny_device device = {};
     TRY(skinny_device_get("linear", &device, e));
     const skinny_split split(slices_of(F, p.w.n, p.w.k));
-    const int32_t tiles = (int32_t)krn_blocks(p.group_n, SKINNY_M);
-    const int64_t others = krn_blocks(p.rows, NT * SKINNY_N) * groups, blocks = max((int64_t)1, device.n_sm / others);
-    const int32_t n_teams = (int32_t)min((int64_t)tiles, blocks * split.teams());
-    const int64_t run = krn_blocks(tiles, n_teams);
-    if ((run == 2 || run > 3) && device.two_tiles)
-        return launch_tiles<F, 2, NT>(p, groups, split, n_teams, device, s, e);
-    return launch_tiles<F, 1, NT>(p, groups, split, n_teams, device, s, e);
+    const int64_t others = krn_blocks(p.rows, NT * SKINNY_N) * groups;
+    if (device.large && split.slices <= skinny_warps(4)) {
+        const tiling four(4, split, p.group_n, others, device.n_sm);
+        if (four.run == 3) return launch_tiles<F, 4, NT>(p, groups, split, four, device, s, e);
+    }
+    const tiling two(2, split, p.group_n, others, device.n_sm);
+    if ((two.run == 2 || two.run > 3) && device.large) return launch_tiles<F, 2, NT>(p, groups, split, two, device, s, e);
+    return launch_tiles<F, 1, NT>(p, groups, split, two, device, s, e);
 }
 
 template <krn_wformat F> static err_code launch_skinny(const product &p, int32_t groups, krn_stream s, err *e)

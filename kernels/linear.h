@@ -29,12 +29,13 @@
  *           would round. The loader refuses the others (krn_weight_decode_bf16 counts them)
  * Order     The way is chosen by the format, N, K and the alignment of the operands, never by T or the card:
  *           tensor cores, FP8, FP4 and BF16 where w->data, x and their row strides are multiples of 16 bytes and K of 8:
- *             step s is columns [128 s, 128 s + 128) for FP4, 64 for FP8, 32 for BF16, cut into four quarters. An mma
- *             m16n8k16 (f32 accumulation in the order of the hardware) adds 4 columns of every quarter; it takes them in
- *             ascending order, but that of each 8 columns FP4 takes 0 4 1 5, 2 6 3 7 and FP8 0 2 1 3, 4 6 5 7.
+ *             step s is columns [128 s, 128 s + 128) for FP4, 64 for FP8, 32 for BF16. An mma m16n8k16 (f32 accumulation in
+ *             the order of the hardware) adds 16 of them. FP8, BF16: 4 of every quarter of the step, ascending, but that of
+ *             each 8 columns FP8 takes 0 2 1 3, 4 6 5 7. FP4: two mma for each 32, ascending; of each 8 of these 0 4 1 5,
+ *             then 2 6 3 7.
  *             S slices: slice j adds steps j, j + S, j + 2S, ... ascending, from 0; then the slices are added, ascending,
- *             in f32. S is the most of 16, 8, 4, 2, 1 with S * ceil(N / 16) <= 16,384 and
- *             ceil(steps / S) * S <= steps * 9/8; 1 where there is none
+ *             in f32. S is the most of 16 (where N <= 4096), 8, 4, 2, 1 with
+ *             S * ceil(N / 16) <= 16,384 and ceil(steps / S) * S <= steps * 9/8; 1 where there is none
  *           F32, and BF16 of N <= 256 (gates), with the same alignment and one group: lane i of 512 takes columns
  *             8i .. 8i + 7, then 4096 on, ascending, in fused multiply-adds, in double for F32, in f32 for BF16; lanes 16
  *             apart are added, then 8, 4, 2, 1 apart; then the 16 warps ascending

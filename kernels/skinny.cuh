@@ -5,15 +5,17 @@
  *
  *   tile     16 rows of the weight (the M of mma m16n8k16) times 8 rows of x (its N). A warp sums MT tiles of rows times NT
  *            tiles of x: the weight is decoded once for all rows of x
- *   step     64 bytes of every weight row: 128 FP4, 64 FP8 or 32 BF16 columns. Lane 4g + q has 16 bytes of rows g and
- *            g + 8, the q-th quarter of the step. The order of k inside an mma is free as long as both operands agree, so a
- *            lane takes the same columns of x: 16-byte loads on both sides, no exchange between lanes
+ *   step     64 bytes of every weight row: 128 FP4, 64 FP8 or 32 BF16 columns. The order of k inside an mma is free as long
+ *            as both operands agree. Of rows g and g + 8 lane 4g + q takes the q-th 16 bytes, or of FP4, whose 16 bytes are
+ *            32 columns, the q-th word of every 16: its columns of x are then 16-byte loads too, side by side with those
+ *            of the next lane, and no lane exchanges anything with others
  *   slice    the warps that share a tile split K: slice j of S takes steps j, j + S, j + 2S, ... MT and NT never change the
  *            order of an element's sums
- *   team     the S warps that share a tile. A team walks a run of neighbouring tiles. A block has SKINNY_WARPS / S teams,
- *            and there is one block for every multiprocessor: a block's start and end cost as much as many tiles
- *   ring     a warp's own piece of shared memory, filled by cp.async a few steps ahead, across tiles too. A lane reads back
- *            the 16 bytes that it copied itself; scales, 4 bytes a row and step, are copied by one lane for its quad
+ *   team     the S warps that share a tile. A team walks runs of neighbouring tiles. A block has 16 warps, or 8 with twice
+ *            the registers, and there is one block for every multiprocessor: a block's start and end cost as much as many
+ *            tiles
+ *   stream   a warp's own piece of shared memory, a ring filled by cp.async a few steps ahead, across tiles and runs too.
+ *            Scales are 4 bytes a row and step
  *   x        goes straight to registers, a step ahead: it comes out of L1 or L2. Teams of a block read it together
  *
  * Decoding is exact. An FP4 nibble s|ee|m, its bits placed as s at 15 and eem at 8..6 of a bf16, is the value times 2^-126;
@@ -28,14 +30,16 @@
 #include "kernels/linear.h"
 
 enum {
-    SKINNY_WARPS = 16,
-    SKINNY_THREADS = SKINNY_WARPS * KRN_WARP,
     SKINNY_M = 16,          /* rows of a tile */
     SKINNY_N = 8,           /* rows of x of a tile */
     SKINNY_NT_MAX = 3,      /* tiles of x that fit the registers */
     SKINNY_ROWS_MAX = SKINNY_NT_MAX * SKINNY_N,
     SKINNY_STEP_BYTES = 64, /* of a weight row */
 };
+
+/* Warps of a block that sum MT tiles of rows each. Four tiles need the registers of two warps. */
+__host__ __device__ constexpr int32_t skinny_warps(int mt) { return mt == 4 ? 8 : 16; }
+__host__ __device__ constexpr int32_t skinny_threads(int mt) { return skinny_warps(mt) * KRN_WARP; }
 
 /* A warp's shared memory: codes and scales in a ring, sums. An H200 needs about 30 KiB in flight on every multiprocessor
  * to keep its memory busy, and a short slice should be on its way as a whole. Cards before sm_90 have 99 KiB for a block:
@@ -48,7 +52,7 @@ enum {
 #endif
 __host__ __device__ constexpr int32_t skinny_slots(int mt, bool large = SKINNY_LARGE) /* steps in the ring */
 {
-    return mt == 2 ? 3 : large ? 6 : 4;
+    return mt > 1 ? 3 : large ? 6 : 4;
 }
 __host__ __device__ constexpr int32_t skinny_slot_bytes(int mt) { return mt * SKINNY_M * SKINNY_STEP_BYTES; }
 __host__ __device__ constexpr int32_t skinny_codes_bytes(int mt) { return skinny_slots(mt) * skinny_slot_bytes(mt); }
@@ -64,6 +68,12 @@ __host__ __device__ constexpr bool skinny_scaled(krn_wformat f) { return f == KR
 /* Columns in 16 bytes. */
 __host__ __device__ constexpr int32_t skinny_lane_k(krn_wformat f) { return f == KRN_W_FP4 ? 32 : f == KRN_W_FP8 ? 16 : 8; }
 __host__ __device__ constexpr int32_t skinny_step_k(krn_wformat f) { return 4 * skinny_lane_k(f); }
+
+/* The first column, of those of a step, of the c-th eight that lane 4g + q takes. */
+__host__ __device__ constexpr int32_t skinny_column(krn_wformat f, int32_t q, int32_t c)
+{
+    return f == KRN_W_FP4 ? 32 * c + 8 * q : skinny_lane_k(f) * q + 8 * c;
+}
 
 __host__ __device__ constexpr int32_t skinny_steps(krn_wformat f, int32_t k)
 {
@@ -100,6 +110,16 @@ template <int PENDING> __device__ __forceinline__ void skinny_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+/* Four matrices of eight rows of 16 bytes: lane 4g + q gets word q of row g of each. Lane 8m + r says where row r of matrix
+ * m is. */
+__device__ __forceinline__ void skinny_load_words(const uint8_t *shared, uint32_t word[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(shared))
+                 : "memory");
+}
+
 /* Two bf16 products. Written as a fused multiply-add of -0, which sm_86 has too; it keeps the sign of zero. */
 __device__ __forceinline__ uint32_t skinny_mul2(uint32_t a, uint32_t b)
 {
@@ -125,14 +145,16 @@ __device__ __forceinline__ void skinny_mma(float acc[4], uint32_t a0, uint32_t a
 template <krn_wformat F, bool LARGE> struct skinny_factor {
     static constexpr uint32_t LIMIT = F == KRN_W_FP4 ? 128 : 134; /* the first factor is 2^(254-127) for this b */
     uint32_t first, second;
-    __device__ __forceinline__ void of(uint32_t b)
+    /* b is byte c of scales. */
+    __device__ __forceinline__ void of(uint32_t scales, int c)
     {
+        const uint32_t b = scales >> 8 * c & 0xff;
         first = (LARGE ? min(b, LIMIT) : b) * 0x00800080u + (254 - LIMIT) * 0x00800080u;
         second = LARGE ? (max(b, LIMIT) - LIMIT + 127) * 0x00800080u : 0;
     }
 };
 
-/* Columns 8c .. 8c + 7 of a lane's 16 bytes as four pairs of bf16. The pairs are those that fall out of the code words
+/* Columns 8c .. 8c + 7 of a lane's codes as four pairs of bf16. The pairs are those that fall out of the code words
  * without moving halves: FP4 (0,4) (1,5) (2,6) (3,7), FP8 (0,2) (1,3) (4,6) (5,7), BF16 (0,1) (2,3) (4,5) (6,7). */
 template <krn_wformat F, bool LARGE>
 __device__ __forceinline__ void skinny_decode(const uint32_t code[4], int c, const skinny_factor<F, LARGE> &factor,
@@ -185,15 +207,36 @@ template <krn_wformat F> __device__ __forceinline__ void skinny_pairs(uint4 x, u
     }
 }
 
-/* ---- one warp's sums ---- */
+/* ---- what a warp reads, what it sums ---- */
 
-/* What a lane copies: 16 bytes of rows g, g + 8, ... of the warp's tiles, and the scales of row g + 8q; step after step of
- * the slice, tile after tile up to row `end`. Rows past the last are read as the last: computed, not used. */
-template <krn_wformat F, int MT> class skinny_source {
+/* Rows that follow each other: the only run of a team that has one. */
+struct skinny_run {
+    int32_t row0, end;
+
+    /* The next run, if there is one. */
+    __device__ __forceinline__ bool next(int32_t *next_row0, int32_t *next_end)
+    {
+        *next_row0 = row0, *next_end = end;
+        row0 = end;
+        return *next_row0 < end;
+    }
+};
+
+/* Where the c-th 16 bytes of row g of eight lie in the ring. Lanes that read the c-th of all eight rows, or all of two
+ * rows, find them in different banks. */
+__device__ __forceinline__ int32_t skinny_place(int32_t g, int32_t c) { return g * SKINNY_STEP_BYTES + (c ^ g >> 1) * 16; }
+
+/* What a warp reads of w: one slice of the rows of `runs`, 16 MT at a time, step after step. Lane 4g + q copies 16 bytes
+ * of rows g, g + 8, ..., and the scales of row g + 8q, and of 32 rows after it. Rows past the run's last are read as the
+ * last: computed, not used. */
+template <krn_wformat F, int MT, typename RUNS> class skinny_stream {
+    static constexpr int SLOTS = skinny_slots(MT), SCALES = (2 * MT + 3) / 4; /* SCALES: rows whose scales a lane copies */
     const krn_weight &w;
-    const uint8_t *row[2 * MT], *scale;
-    uint8_t *codes, *scales; /* the lane's places in slot 0 of the ring */
-    int32_t row0, end, step, slice, slices;
+    RUNS runs;
+    const uint8_t *row[2 * MT], *scale[SCALES];
+    uint8_t *ring;
+    int32_t slice, slices, row0, end, step; /* what is copied next: nothing where row0 is end */
+    int32_t slot, feed_slot;
     int32_t g, q;
     bool scale_words;
 
@@ -202,99 +245,153 @@ template <krn_wformat F, int MT> class skinny_source {
 #pragma unroll
         for (int i = 0; i < 2 * MT; i++)
             row[i] = (const uint8_t *)w.data + min(row0 + 8 * i + g, end - 1) * w.row_bytes + q * 16;
-        if (!skinny_scaled(F)) return;
-        const int32_t n = min(row0 + 8 * q + g, end - 1);
-        scale = w.scale + (F == KRN_W_FP8 ? (w.scale_row0 + n) / 32 : n) * w.scale_row_bytes;
+#pragma unroll
+        for (int i = 0; i < SCALES && skinny_scaled(F); i++) {
+            const int32_t n = min(row0 + 32 * i + 8 * q + g, end - 1);
+            scale[i] = w.scale + (F == KRN_W_FP8 ? (w.scale_row0 + n) / 32 : n) * w.scale_row_bytes;
+        }
+    }
+    __device__ __forceinline__ void find_run()
+    {
+        if (slice < skinny_steps(F, w.k) && runs.next(&row0, &end)) find_rows();
+        else row0 = end = 0;
     }
 
-    __device__ __forceinline__ void copy(int32_t slot) const
+    __device__ __forceinline__ void copy() const
     {
         const bool live = step * skinny_step_k(F) + q * skinny_lane_k(F) < w.k;
         const int32_t at = live ? step * SKINNY_STEP_BYTES : 0;
+        uint8_t *codes = ring + feed_slot * skinny_slot_bytes(MT) + skinny_place(g, q);
 #pragma unroll
-        for (int i = 0; i < 2 * MT; i++)
-            skinny_copy16(codes + slot * skinny_slot_bytes(MT) + i * (KRN_WARP * 16), row[i] + at, live);
-        if (!skinny_scaled(F) || q >= 2 * MT) return;
-        uint8_t *to = scales + slot * (MT * SKINNY_M * 4);
+        for (int i = 0; i < 2 * MT; i++) skinny_copy16(codes + i * (KRN_WARP * 16), row[i] + at, live);
+        uint8_t *scales = ring + skinny_codes_bytes(MT) + (feed_slot * MT * SKINNY_M + 8 * q + g) * 4;
         const int32_t first = F == KRN_W_FP4 ? 4 * step : 2 * step & ~3; /* FP8: two steps share a word */
-        if (scale_words) {
-            skinny_copy4(to, scale + first);
-        } else {
-            uint32_t word = 0;
-            for (int i = 0; i < 4; i++)
-                if (first + i < w.k / 32) word |= (uint32_t)scale[first + i] << 8 * i;
-            *(uint32_t *)to = word;
+#pragma unroll
+        for (int i = 0; i < SCALES && skinny_scaled(F); i++) {
+            if (4 * i + q >= 2 * MT) break;
+            if (scale_words) {
+                skinny_copy4(scales + i * 128, scale[i] + first);
+            } else {
+                uint32_t word = 0;
+                for (int b = 0; b < 4; b++)
+                    if (first + b < w.k / 32) word |= (uint32_t)scale[i][first + b] << 8 * b;
+                *(uint32_t *)(scales + i * 128) = word;
+            }
         }
     }
 
-public:
-    __device__ __forceinline__ skinny_source(const krn_weight &w_, int32_t row0_, int32_t end_, int32_t slice_,
-                                             int32_t slices_, uint8_t *ring)
-        : w(w_), row0(row0_), end(end_), step(slice_), slice(slice_), slices(slices_)
-    {
-        const int32_t lane = threadIdx.x % KRN_WARP;
-        g = lane / 4, q = lane % 4;
-        codes = ring + lane * 16;
-        scales = ring + skinny_codes_bytes(MT) + (8 * q + g) * 4;
-        scale_words = (((uintptr_t)w.scale | (uint64_t)w.scale_row_bytes) & 3) == 0;
-        if (slice >= skinny_steps(F, w.k)) row0 = end; /* nothing to do */
-        if (row0 < end) find_rows();
-    }
-
-    /* Starts the copy of the next step, if there is one, into a slot. */
-    __device__ __forceinline__ void feed(int32_t slot)
+    /* Starts the copy of the next step, if there is one. */
+    __device__ __forceinline__ void feed()
     {
         if (row0 < end) {
-            copy(slot);
+            copy();
             step += slices;
             if (step >= skinny_steps(F, w.k)) {
                 step = slice;
                 row0 += MT * SKINNY_M;
                 if (row0 < end) find_rows();
+                else find_run();
             }
         }
         skinny_commit();
     }
+
+public:
+    __device__ __forceinline__ skinny_stream(const krn_weight &w_, const RUNS &runs_, int32_t slice_, int32_t slices_,
+                                             uint8_t *ring_)
+        : w(w_), runs(runs_), ring(ring_), slice(slice_), slices(slices_), step(slice_), slot(0)
+    {
+        const int32_t lane = threadIdx.x % KRN_WARP;
+        g = lane / 4, q = lane % 4;
+        scale_words = (((uintptr_t)w.scale | (uint64_t)w.scale_row_bytes) & 3) == 0;
+        find_run();
+#pragma unroll
+        for (int i = 0; i < SLOTS - 1; i++) {
+            feed_slot = i;
+            feed();
+        }
+        feed_slot = SLOTS - 1;
+    }
+
+    /* The lane's codes, in the order of skinny_column, and scales of the next step, which is step `at` of its tiles: a
+     * byte, or four for FP4. Returns whether a scale may be LARGE. */
+    __device__ __forceinline__ bool take(int32_t at, uint32_t code[2 * MT][4], uint32_t scale_of[2 * MT])
+    {
+        const int32_t lane = threadIdx.x % KRN_WARP;
+        const uint8_t *codes = ring + slot * skinny_slot_bytes(MT);
+        const uint8_t *scales = ring + skinny_codes_bytes(MT) + (slot * MT * SKINNY_M + g) * 4;
+        uint32_t any = 0;
+        codes += F == KRN_W_FP4 ? skinny_place(lane % 8, lane / 8) : skinny_place(g, q);
+        skinny_wait<SLOTS - 2>();
+        __syncwarp(); /* what other lanes copied is there; and all are done with the slot that is filled next */
+#pragma unroll
+        for (int j = 0; j < 2 * MT; j++) {
+            if (F == KRN_W_FP4) {
+                skinny_load_words(codes + j * (KRN_WARP * 16), code[j]);
+                scale_of[j] = *(const uint32_t *)(scales + j * 32);
+            } else {
+                const uint4 v = *(const uint4 *)(codes + j * (KRN_WARP * 16));
+                code[j][0] = v.x, code[j][1] = v.y, code[j][2] = v.z, code[j][3] = v.w;
+                scale_of[j] = F == KRN_W_FP8 ? scales[j * 32 + 2 * (at & 1) + q / 2] : 0;
+            }
+            any |= scale_of[j];
+        }
+        feed();
+        feed_slot = slot;
+        slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        return skinny_scaled(F) && __any_sync(0xffffffff, (any & 0x80808080) != 0);
+    }
+
+    /* After all steps: the ring is free. */
+    __device__ __forceinline__ void finish()
+    {
+        skinny_wait<0>();
+        __syncwarp();
+    }
 };
 
-/* A lane's columns of x to come, 8 at a time: a step's, or half of FP4's, whose registers would not suffice. */
-template <krn_wformat F, int NT> struct skinny_x {
-    static constexpr int PIECES = skinny_lane_k(F) / 8, AHEAD = PIECES == 1 || NT * PIECES > 8 ? 1 : 2;
+/* A lane's columns of x to come, 8 at a time: a step's, or less of FP4's where registers do not suffice. */
+template <krn_wformat F, int MT, int NT> struct skinny_x {
+    static constexpr int PIECES = skinny_lane_k(F) / 8, ALL = MT == 4 || NT * PIECES <= 4;
+    static constexpr int AHEAD = ALL ? PIECES : NT * PIECES <= 8 ? 2 : 1;
     uint4 of[AHEAD][NT];
 
-    /* Piece c of the columns from k on. Past the end of K: zeros. */
-    __device__ __forceinline__ void load(const bf16 *const x[NT], int32_t k, bool live, int c)
+    /* Piece c of the step whose first column of the lane is k. Past the end of K: zeros. */
+    __device__ __forceinline__ void load(const bf16 *const x[NT], int32_t k, int32_t end, int c)
     {
+        const int32_t ahead = skinny_column(F, 0, c);
+        const bool live = k + ahead < end;
 #pragma unroll
         for (int j = 0; j < NT; j++)
-            of[c % AHEAD][j] = live ? __ldg((const uint4 *)((const uint8_t *)x[j] + 2 * (uint32_t)k) + c)
+            of[c % AHEAD][j] = live ? __ldg((const uint4 *)((const uint8_t *)x[j] + 2 * (uint32_t)k + 2 * ahead))
                                     : make_uint4(0, 0, 0, 0);
     }
 };
 
-/* acc += one step: the lane's codes and scales of its rows, and its columns of x, from k on. Takes x of the step after from
- * column next on. */
-template <krn_wformat F, int MT, int NT, bool LARGE>
+/* acc += one step of the first TILES tiles: the lane's codes and scales of its rows, and its columns of x, from k on. Takes
+ * x of the step after from column next on. */
+template <krn_wformat F, int MT, int TILES, int NT, bool LARGE>
 __device__ __forceinline__ void skinny_step(const uint32_t code[2 * MT][4], const uint32_t scale[2 * MT],
-                                            skinny_x<F, NT> &own, const bf16 *const x[NT], int32_t k, int32_t next,
+                                            skinny_x<F, MT, NT> &own, const bf16 *const x[NT], int32_t k, int32_t next,
                                             int32_t end, float acc[MT][NT][4])
 {
-    constexpr int PIECES = skinny_x<F, NT>::PIECES, AHEAD = skinny_x<F, NT>::AHEAD;
-    skinny_factor<F, LARGE> factor[2 * MT];
-#pragma unroll
-    for (int i = 0; i < 2 * MT; i++) factor[i].of(scale[i]);
+    constexpr int PIECES = skinny_x<F, MT, NT>::PIECES, AHEAD = skinny_x<F, MT, NT>::AHEAD;
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
         uint32_t pair[NT][4];
 #pragma unroll
         for (int j = 0; j < NT; j++) skinny_pairs<F>(own.of[c % AHEAD][j], pair[j]);
-        if (c + AHEAD < PIECES) own.load(x, k, k < end, c + AHEAD);
-        else own.load(x, next, next < end, c + AHEAD - PIECES);
+        if (c + AHEAD < PIECES) own.load(x, k, end, c + AHEAD);
+        else own.load(x, next, end, c + AHEAD - PIECES);
 #pragma unroll
-        for (int i = 0; i < MT; i++) {
+        for (int i = 0; i < TILES; i++) {
             uint32_t w[2][4]; /* rows g and g + 8 */
-            skinny_decode<F, LARGE>(code[2 * i], c, factor[2 * i], w[0]);
-            skinny_decode<F, LARGE>(code[2 * i + 1], c, factor[2 * i + 1], w[1]);
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                skinny_factor<F, LARGE> factor;
+                factor.of(scale[2 * i + r], F == KRN_W_FP4 ? c : 0);
+                skinny_decode<F, LARGE>(code[2 * i + r], c, factor, w[r]);
+            }
 #pragma unroll
             for (int h = 0; h < 2; h++)
 #pragma unroll
@@ -305,70 +402,49 @@ __device__ __forceinline__ void skinny_step(const uint32_t code[2 * MT][4], cons
     }
 }
 
-/* Sums one slice of rows [row0, end) of w, 16 MT at a time, and calls done(first row, acc) after each: acc as skinny_keep
- * takes it. x[j] is the lane's row of x in tile j, row 8j + g; any readable row where there is none. Rows of w and of x are
- * 16-byte aligned, w.k is a multiple of 8. */
-template <krn_wformat F, int MT, int NT, typename DONE>
-__device__ __forceinline__ void skinny_walk(const krn_weight &w, int32_t row0, int32_t end, int32_t slice, int32_t slices,
-                                            const bf16 *const x[NT], uint8_t *ring, DONE done)
+/* Sums one slice of rows [row0, end), which come next in the stream, 16 MT at a time, and calls done(first row, acc) after
+ * each: acc as skinny_keep takes it. k_end: w.k, a multiple of 8. x[j] is the lane's row of x in tile j, row 8j + g,
+ * 16-byte aligned; any readable row where there is none. */
+template <krn_wformat F, int MT, int NT, typename STREAM, typename DONE>
+__device__ __forceinline__ void skinny_walk(STREAM &stream, int32_t row0, int32_t end, int32_t slice, int32_t slices,
+                                            int32_t k_end, const bf16 *const x[NT], DONE done)
 {
-    constexpr int SLOTS = skinny_slots(MT);
-    const int32_t lane = threadIdx.x % KRN_WARP, q = lane % 4, steps = skinny_steps(F, w.k);
-    const int32_t lane_k = q * skinny_lane_k(F);
-    skinny_source<F, MT> source(w, row0, end, slice, slices, ring);
+    const int32_t steps = skinny_steps(F, k_end), lane_k = skinny_column(F, threadIdx.x % 4, 0);
     const int32_t first_k = slice * skinny_step_k(F) + lane_k;
-    skinny_x<F, NT> own;
+    skinny_x<F, MT, NT> own;
 #pragma unroll
-    for (int c = 0; c < skinny_x<F, NT>::AHEAD; c++) own.load(x, first_k, first_k < w.k, c);
-#pragma unroll
-    for (int i = 0; i < SLOTS - 1; i++) source.feed(i);
-    int32_t slot = 0, feed_slot = SLOTS - 1;
+    for (int c = 0; c < skinny_x<F, MT, NT>::AHEAD; c++) own.load(x, first_k, k_end, c);
     for (; row0 < end; row0 += MT * SKINNY_M) {
+        const bool half = MT > 1 && end - row0 <= MT * SKINNY_M / 2;
         float acc[MT][NT][4] = {};
 #pragma unroll 1
         for (int32_t step = slice; step < steps; step += slices) {
-            skinny_wait<SLOTS - 2>();
-            __syncwarp(); /* the scales come from another lane; and all lanes are done with the slot that is filled next */
             uint32_t code[2 * MT][4], scale[2 * MT];
-            bool large = false;
-#pragma unroll
-            for (int j = 0; j < 2 * MT; j++) {
-                const uint4 v = *(const uint4 *)(ring + slot * skinny_slot_bytes(MT) + j * (KRN_WARP * 16) + lane * 16);
-                code[j][0] = v.x, code[j][1] = v.y, code[j][2] = v.z, code[j][3] = v.w;
-                scale[j] = 0;
-                if (skinny_scaled(F)) {
-                    const int32_t byte = F == KRN_W_FP4 ? q : 2 * (step & 1) + q / 2;
-                    scale[j] = ring[skinny_codes_bytes(MT) + (slot * MT * SKINNY_M + 8 * j + lane / 4) * 4 + byte];
-                    large = large || scale[j] > skinny_factor<F, true>::LIMIT;
-                }
-            }
-            source.feed(feed_slot);
-            feed_slot = slot;
-            slot = slot + 1 == SLOTS ? 0 : slot + 1;
+            const bool large = stream.take(step, code, scale);
             const int32_t k = step * skinny_step_k(F) + lane_k;
             const int32_t next = step + slices < steps ? k + slices * skinny_step_k(F) : first_k;
-            if (skinny_scaled(F) && __any_sync(0xffffffff, large))
-                skinny_step<F, MT, NT, true>(code, scale, own, x, k, next, w.k, acc);
+            if (half) /* the rest of a run */
+                skinny_step<F, MT, (MT + 1) / 2, NT, skinny_scaled(F)>(code, scale, own, x, k, next, k_end, acc);
+            else if (skinny_scaled(F) && large)
+                skinny_step<F, MT, MT, NT, true>(code, scale, own, x, k, next, k_end, acc);
             else
-                skinny_step<F, MT, NT, false>(code, scale, own, x, k, next, w.k, acc);
+                skinny_step<F, MT, MT, NT, false>(code, scale, own, x, k, next, k_end, acc);
         }
         done(row0, acc);
     }
-    skinny_wait<0>();
-    __syncwarp(); /* the ring is free */
 }
 
 /* ---- a team's sums ---- */
 
 /* How a launch is divided: every team gets each = tiles / teams neighbours, the first more = tiles % teams one more. */
 struct skinny_split {
-    int32_t slices, log2_slices; /* slices: a power of two up to SKINNY_WARPS */
+    int32_t slices, log2_slices; /* slices: a power of two, at most the block's warps */
 
     __host__ __device__ explicit skinny_split(int32_t slices_) : slices(slices_), log2_slices(0)
     {
         while (1 << log2_slices < slices) log2_slices++;
     }
-    __host__ __device__ int32_t teams() const { return SKINNY_WARPS >> log2_slices; } /* of a block */
+    __host__ __device__ int32_t teams(int mt) const { return skinny_warps(mt) >> log2_slices; } /* of a block */
     static __device__ __forceinline__ uint32_t first(uint32_t team, uint32_t each, uint32_t more)
     {
         return team * each + min(team, more);
@@ -386,7 +462,7 @@ struct skinny_team {
         const int32_t warp = threadIdx.x / KRN_WARP;
         slice = warp & (slices - 1), index = warp >> split.log2_slices;
         ring = shared + warp * skinny_ring_bytes(mt);
-        sums = shared + SKINNY_WARPS * skinny_ring_bytes(mt) + (warp - slice) * skinny_sums_bytes(mt, nt);
+        sums = shared + skinny_warps(mt) * skinny_ring_bytes(mt) + (warp - slice) * skinny_sums_bytes(mt, nt);
     }
     /* Of the team's threads. */
     __device__ __forceinline__ int32_t thread() const { return slice * KRN_WARP + threadIdx.x % KRN_WARP; }
@@ -423,13 +499,13 @@ __device__ __forceinline__ float skinny_joined(const uint8_t *sums, int32_t slic
     return sum;
 }
 
-/* The whole of a team's work: rows [row0, end) of w times n_x rows of x, n_x <= 8 NT; store(row of x, row of w, sum) is
- * called once for each product. */
-template <krn_wformat F, int MT, int NT, typename STORE>
-__device__ __forceinline__ void skinny_product(const skinny_team &team, const krn_weight &w, int32_t row0, int32_t end,
-                                               const bf16 *const x[NT], int32_t n_x, STORE store)
+/* A team's work on rows [row0, end), which come next in its warps' streams: times n_x rows of x, n_x <= 8 NT; store(row of
+ * x, row of w, sum) is called once for each product. */
+template <krn_wformat F, int MT, int NT, typename STREAM, typename STORE>
+__device__ __forceinline__ void skinny_product(const skinny_team &team, STREAM &stream, int32_t row0, int32_t end,
+                                               int32_t k, const bf16 *const x[NT], int32_t n_x, STORE store)
 {
-    skinny_walk<F, MT, NT>(w, row0, end, team.slice, team.slices, x, team.ring,
+    skinny_walk<F, MT, NT>(stream, row0, end, team.slice, team.slices, k, x,
                            [&](int32_t first, const float acc[MT][NT][4]) {
         skinny_keep<MT, NT>(team, acc);
         team.sync();
@@ -449,12 +525,12 @@ __device__ __forceinline__ float skinny_f32(float v) { return v != v ? __uint_as
 /* The current device. */
 struct skinny_device {
     int32_t n_sm;
-    bool two_tiles; /* room for MT 2, and for the longer ring: sm_90 */
+    bool large; /* room for MT above 1, and for the longer ring: sm_90 */
 
     /* Of a block: the rings of all warps, then their sums. */
     int32_t shared_bytes(int mt, int nt) const
     {
-        return SKINNY_WARPS * (skinny_ring_bytes(mt, two_tiles) + skinny_sums_bytes(mt, nt));
+        return skinny_warps(mt) * (skinny_ring_bytes(mt, large) + skinny_sums_bytes(mt, nt));
     }
 };
 
