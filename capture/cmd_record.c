@@ -1,11 +1,15 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "capture/commands.h"
+#include "capture/prove.h"
 #include "capture/recorder.h"
+#include "capture/round_list.h"
 #include "engine/identity.h"
 
 typedef struct record_words {
-    const char *script, *out, *level;
+    const char *script, *out, *level, *rounds, *on_full, *base;
+    bool prove;
+    int64_t memory_mib, depth;
     cli_list taps;
     eng_option_words run;
 } record_words;
@@ -30,6 +34,18 @@ static const cli_option OPTIONS[] = {
     { "--level", "LEVEL", "io, v1 (default) or deep", CLI_STR, offsetof(record_words, level) },
     { "--tap", "PATTERN=TIER", "keep matching values as tensor, stats, hash or off; may be repeated, later ones win",
       CLI_MULTI, offsetof(record_words, taps) },
+    { "--rounds", "LIST", "rounds to keep: N, A-B, A-, every:N, p:P@SEED, with commas (default: all of them)",
+      CLI_STR, offsetof(record_words, rounds) },
+    { "--on-full", "WHAT", "when the writer cannot keep up: block (default) or drop the round, counted", CLI_STR,
+      offsetof(record_words, on_full) },
+    { "--depth", "N", "steps that may wait for the writer (default: 8); with drop a round needs one for each of its steps",
+      CLI_COUNT, offsetof(record_words, depth) },
+    { "--memory", "MIB", "of values that wait for the writer (default: 1024)", CLI_COUNT,
+      offsetof(record_words, memory_mib) },
+    { "--base", "T.tape", "store values as their difference from that tape, which must stay where it is",
+      CLI_IN, offsetof(record_words, base) },
+    { "--prove", NULL, "no tape: run the rounds untapped, tapped and half-tapped, compare bits and time", CLI_FLAG,
+      offsetof(record_words, prove) },
 };
 
 /* "dir/name.safetensors" gives "name.tape". The caller frees; NULL: no memory. */
@@ -49,11 +65,13 @@ typedef struct job {
     eng_script *script;
     eng_engine *engine;
     json_t *identity;
+    fmt_tape *base;
     int32_t *slots;      /* engine slots of the round that runs */
     size_t slots_capacity;
 } job;
 
-static err_code run_rounds(job *j, cap_recorder *r, bool quiet, err *e)
+/* wanted NULL: every round. */
+static err_code run_rounds(job *j, cap_recorder *r, const cap_round_list *wanted, bool quiet, err *e)
 {
     progress p;
     err_code rc = ERR_OK;
@@ -69,7 +87,9 @@ static err_code run_rounds(job *j, cap_recorder *r, bool quiet, err *e)
         int32_t *of_draft = j->slots + round->n_inserts;
         for (int32_t k = 0; k < round->n_inserts; k++) j->slots[k] = eng_script_dense(j->script, round->inserts[k].slot);
         for (int32_t k = 0; k < round->batch; k++) of_draft[k] = eng_script_dense(j->script, round->slots[k]);
-        rc = cap_recorder_round(r, round, j->slots, of_draft, NULL, e);
+        bool keep = !wanted || cap_round_list_has(wanted, round->round);
+        rc = keep ? cap_recorder_round(r, round, j->slots, of_draft, NULL, e)
+                  : cap_recorder_skip_round(r, round, j->slots, of_draft, NULL, e);
         progress_add(&p, 1);
     }
     progress_end(&p);
@@ -77,17 +97,22 @@ static err_code run_rounds(job *j, cap_recorder *r, bool quiet, err *e)
 }
 
 /* Everything that can refuse comes before the tape's .part exists. */
-static err_code record(job *j, const char *model, const record_words *words, const eng_options *run, const cap_options *o,
-                       const char *out, const cli_common *common, err *e)
+static err_code open_run(job *j, const char *model, const record_words *words, const eng_options *run,
+                         const cap_options *o, bool quiet, err *e)
 {
-    TRY(eng_weights_open(model, common->quiet, &j->weights, e));
+    TRY(eng_weights_open(model, quiet, &j->weights, e));
     TRY(eng_script_open(words->script, eng_weights_config(j->weights), &j->script, e));
-    TRY(eng_open(j->weights, run, eng_script_slots(j->script), cap_retain_level(o), common->quiet, &j->engine, e));
+    return eng_open(j->weights, run, eng_script_slots(j->script), cap_retain_level(o), quiet, &j->engine, e);
+}
+
+static err_code record(job *j, const eng_options *run, const cap_options *o, const cap_round_list *wanted, const char *out,
+                       const cli_common *common, err *e)
+{
     j->identity = eng_identity(j->weights, run);
     if (!j->identity) return err_set(e, ERR_NOMEM, "no memory for the identity");
     cap_recorder *r;
     TRY(cap_recorder_open(j->engine, out, j->identity, o, &r, e));
-    err_code rc = run_rounds(j, r, common->quiet, e);
+    err_code rc = run_rounds(j, r, wanted, common->quiet, e);
     if (rc != ERR_OK) {
         cap_recorder_discard(r);
         return rc;
@@ -95,10 +120,19 @@ static err_code record(job *j, const char *model, const record_words *words, con
     return cap_recorder_finish(r, e);
 }
 
+static err_code prove(job *j, const cap_options *o, const cli_common *common, int *exit_status, err *e)
+{
+    cap_proof proof;
+    TRY(cap_prove(j->engine, j->script, o, common->quiet, &proof, e));
+    *exit_status = proof.same ? 0 : 1;
+    return cap_proof_print(&proof, common->json, e);
+}
+
 static void job_fini(job *j)
 {
     json_decref(j->identity);
     eng_close(j->engine);
+    fmt_tape_close(j->base);
     eng_script_close(j->script);
     eng_weights_close(j->weights);
     free(j->slots);
@@ -106,12 +140,26 @@ static void job_fini(job *j)
 
 static json_int_t count(const json_t *object, const char *key) { return json_integer_value(json_object_get(object, key)); }
 
+/* What is not as it was asked for comes first, in one line. */
+static void print_losses(const json_t *s)
+{
+    const json_t *taps = json_object_get(s, "taps"), *never = json_object_get(taps, "never");
+    long long dropped = count(s, "dropped"), lost = count(s, "events_lost");
+    size_t n_never = json_array_size(never);
+    if (dropped) printf("%lld of %lld rounds dropped", dropped, dropped + count(s, "rounds"));
+    if (lost) printf("%s%lld events lost", dropped ? "; " : "", lost);
+    if (n_never)
+        printf("%s%zu of %lld taps never fired: %s%s", dropped || lost ? "; " : "", n_never,
+               (long long)count(taps, "armed"), json_string_value(json_array_get(never, 0)), n_never > 1 ? ", ..." : "");
+    if (dropped || lost || n_never) printf("\n");
+}
+
 /* Reads the finished tape back: what is printed is what is on it. */
 static err_code report(const char *path, const cli_common *common, err *e)
 {
     fmt_tape *t;
     TRY(fmt_tape_open(path, &t, e));
-    const json_t *s = fmt_tape_summary(t), *taps = json_object_get(s, "taps"), *never = json_object_get(taps, "never");
+    const json_t *s = fmt_tape_summary(t);
     double bytes = (double)fmt_tape_file_bytes(t), ratio = bytes > 0 ? (double)count(s, "raw_bytes") / bytes : 0;
     err_code rc = ERR_OK;
     if (common->json) {
@@ -122,10 +170,7 @@ static err_code report(const char *path, const cli_common *common, err *e)
         else rc = fmt_json_print(stdout, line, e);
         json_decref(line);
     } else {
-        size_t n_never = json_array_size(never);
-        if (n_never)
-            printf("%zu of %lld taps never fired: %s%s\n", n_never, (long long)count(taps, "armed"),
-                   json_string_value(json_array_get(never, 0)), n_never > 1 ? ", ..." : "");
+        print_losses(s);
         printf("%s: %lld rounds, %lld values, %.1f MB (%.2f of raw %.1f MB)\n", path, (long long)count(s, "rounds"),
                (long long)count(s, "values"), bytes / 1e6, ratio > 0 ? 1 / ratio : 0, (double)count(s, "raw_bytes") / 1e6);
     }
@@ -133,13 +178,36 @@ static err_code report(const char *path, const cli_common *common, err *e)
     return rc;
 }
 
+/* What is kept, and how. */
+static err_code parse_capture(const record_words *words, cap_options *o, cap_round_list *wanted, err *e)
+{
+    enum { DEPTH_MAX = 4096, MEMORY_MIB_MAX = 1 << 24 };
+    if (!eng_level_parse(words->level, &o->level) || o->level == ENG_LEVEL_OFF)
+        return err_set(e, ERR_ARG, "--level: found '%s', wanted io, v1 or deep", words->level);
+    TRY(cap_taps_check(&words->taps, e));
+    o->taps = &words->taps;
+    if (words->rounds) TRY(cap_round_list_parse(words->rounds, "--rounds", wanted, e));
+    o->rounds = words->rounds;
+    if (strcmp(words->on_full, "drop") == 0) o->on_full = CAP_DROP;
+    else if (strcmp(words->on_full, "block") != 0)
+        return err_set(e, ERR_ARG, "--on-full: found '%s', wanted block or drop", words->on_full);
+    if (words->depth > DEPTH_MAX)
+        return err_set(e, ERR_ARG, "--depth: found %lld, wanted at most %d", (long long)words->depth, DEPTH_MAX);
+    if (words->memory_mib > MEMORY_MIB_MAX)
+        return err_set(e, ERR_ARG, "--memory: found %lld, wanted at most %d", (long long)words->memory_mib, MEMORY_MIB_MAX);
+    o->depth = (int32_t)words->depth;
+    o->memory_bytes = (uint64_t)words->memory_mib << 20;
+    return ERR_OK;
+}
+
 static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
 {
-    record_words words = { .level = "v1" };
+    record_words words = { .level = "v1", .on_full = "block" };
     cli_common common;
     cli_args args;
     eng_options options;
-    cap_options o = { .taps = &words.taps };
+    cap_options o = { .level = ENG_LEVEL_V1 };
+    cap_round_list wanted;
     *exit_status = 0;
     TRY(cli_parse(self, argc, argv, &words, &common, &args, e));
     if (common.help) {
@@ -147,16 +215,18 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         return ERR_OK;
     }
     if (!words.script) return err_set(e, ERR_ARG, "--script: found nothing, wanted a script, see sparktape script --help");
-    if (!eng_level_parse(words.level, &o.level) || o.level == ENG_LEVEL_OFF)
-        return err_set(e, ERR_ARG, "--level: found '%s', wanted io, v1 or deep", words.level);
+    TRY(parse_capture(&words, &o, &wanted, e));
     TRY(eng_options_parse(&words.run, common.threads, &options, e));
-    TRY(cap_taps_check(&words.taps, e));
     char *out = words.out ? mem_strdup(words.out) : default_output(words.script);
     if (!out) return err_set(e, ERR_NOMEM, "no memory for the tape's name");
     job j = { 0 };
-    err_code rc = record(&j, args.item[0], &words, &options, &o, out, &common, e);
+    err_code rc = open_run(&j, args.item[0], &words, &options, &o, common.quiet, e);
+    if (rc == ERR_OK && words.base) rc = fmt_tape_open(words.base, &j.base, e);
+    o.base = j.base;
+    if (rc == ERR_OK && words.prove) rc = prove(&j, &o, &common, exit_status, e);
+    else if (rc == ERR_OK) rc = record(&j, &options, &o, words.rounds ? &wanted : NULL, out, &common, e);
     job_fini(&j);
-    if (rc == ERR_OK) rc = report(out, &common, e);
+    if (rc == ERR_OK && !words.prove) rc = report(out, &common, e);
     free(out);
     return rc;
 }

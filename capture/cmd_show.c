@@ -237,8 +237,10 @@ static void print_facts(const reference *ref, const view *s)
     printf(", %d rank%s, kept as %s", r->n_ranks, r->n_ranks == 1 ? "" : "s", TIER[r->tier]);
     if (s->how) printf("; %s", s->how);
     if (s->value.ranks_differ) printf(", rank %d's differs", s->value.ranks_differ);
-    printf("\nhash %016" PRIx64 ", %" PRIu64 " bytes, %" PRIu64 " stored in %d part%s, chunk at byte %" PRIu64 "\n",
-           r->hash, r->raw_bytes, r->stored_bytes, r->n_parts, r->n_parts == 1 ? "" : "s", r->first_chunk_offset);
+    if (r->has_digest) printf("\ndigest %016" PRIx64, r->digest);
+    else printf("\nhash %016" PRIx64, r->hash);
+    printf(", %" PRIu64 " bytes, %" PRIu64 " stored in %d part%s, chunk at byte %" PRIu64 "\n",
+           r->raw_bytes, r->stored_bytes, r->n_parts, r->n_parts == 1 ? "" : "s", r->first_chunk_offset);
     if (r->tier != FMT_TIER_HASH)
         printf("min %.9g  max %.9g  rms %.9g  nan %" PRIu64 "  inf %" PRIu64 "  zero %" PRIu64 "  denormal %" PRIu64 "\n",
                r->stats.min, r->stats.max, r->stats.rms, r->stats.n_nan, r->stats.n_inf, r->stats.n_zero,
@@ -252,13 +254,13 @@ static json_t *facts_json(const reference *ref, const view *s)
     char key[FMT_TAPE_NAME_BYTES + 48], hash[20];
     json_t *shape = json_array();
     for (int d = 0; d < r->tensor.ndim; d++) json_array_append_new(shape, json_integer(r->tensor.shape[d]));
-    snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
+    snprintf(hash, sizeof hash, "%016" PRIx64, r->has_digest ? r->digest : r->hash);
     json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s}", "schema", 1,
                              "tape", ref->tape, "ref", record_text(&r->key, key, sizeof key),
                              "dtype", fmt_dtype_name(r->tensor.dtype), "shape", shape, "place", PLACE[r->place],
                              "axis", r->axis, "ranks", r->n_ranks, "tier", TIER[r->tier],
                              "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes,
-                             "hash", hash);
+                             r->has_digest ? "digest" : "hash", hash);
     if (line && s->how) json_object_set_new(line, "joined", json_string(s->how));
     if (line && s->value.ranks_differ) json_object_set_new(line, "rank_differs", json_integer(s->value.ranks_differ));
     if (line && r->tier != FMT_TIER_HASH)
@@ -330,6 +332,28 @@ static void print_rows(const fmt_tensor *t, const uint8_t *data, const options *
     json_decref(out);
 }
 
+/* The digests of the rows, where only digests were kept. line: NULL prints text. */
+static err_code show_digests(const fmt_tape *t, size_t i, const fmt_tape_record *r, const options *o, json_t *line, err *e)
+{
+    uint64_t n = r->n_digest_rows, shown = n < (uint64_t)o->rows ? n : (uint64_t)o->rows;
+    if (n == 0) return ERR_OK;
+    uint64_t *row = mem_alloc((size_t)n, sizeof *row);
+    json_t *out = json_array();
+    err_code rc = row && out ? fmt_tape_digest_rows(t, i, row, n, e)
+                             : err_set(e, ERR_NOMEM, "no memory for %" PRIu64 " digests", n);
+    for (uint64_t k = 0; k < shown && rc == ERR_OK; k++) {
+        char text[20];
+        snprintf(text, sizeof text, "%016" PRIx64, row[k]);
+        if (line) json_array_append_new(out, json_string(text));
+        else printf("%8" PRIu64 "  row digest %s\n", k, text);
+    }
+    if (rc == ERR_OK && !line && shown < n) printf("     ... %" PRIu64 " more rows\n", n - shown);
+    if (rc == ERR_OK && line) json_object_set(line, "row_digests", out);
+    json_decref(out);
+    free(row);
+    return rc;
+}
+
 /* The value's facts, then the element meant, or rows. line: NULL prints text. */
 static err_code show_value(const fmt_tape *t, size_t i, const reference *ref, const options *o, view *s, json_t *line,
                            err *e)
@@ -338,7 +362,7 @@ static err_code show_value(const fmt_tape *t, size_t i, const reference *ref, co
     const fmt_tensor *v = &s->value.tensor;
     if (ref->indexed) TRY(place_of(ref, &s->record.tensor, &at, e));
     if (!line) print_facts(ref, s);
-    if (s->record.tier != FMT_TIER_TENSOR && !ref->indexed) return ERR_OK;
+    if (s->record.tier != FMT_TIER_TENSOR && !ref->indexed) return show_digests(t, i, &s->record, o, line, e);
     if (!v->data) TRY(cap_record_get(t, i, &s->value, e));
     if (!ref->indexed) {
         print_rows(v, v->data, o, line);

@@ -39,8 +39,8 @@ void cap_value_fini(cap_value *v)
 
 static err_code no_payload(const fmt_tape *t, const fmt_tape_record *r, err *e)
 {
-    return err_set(e, ERR_INPUT, "%s: round %d %s was kept as %s only", fmt_tape_path(t), r->key.round, r->key.name,
-                   r->tier == FMT_TIER_STATS ? "statistics" : "a hash");
+    const char *what = r->tier == FMT_TIER_STATS ? "statistics" : r->has_digest ? "a digest" : "a hash";
+    return err_set(e, ERR_INPUT, "%s: round %d %s was kept as %s only", fmt_tape_path(t), r->key.round, r->key.name, what);
 }
 
 err_code cap_record_get(const fmt_tape *t, size_t i, cap_value *v, err *e)
@@ -130,6 +130,7 @@ static int32_t first_other(const fmt_tape *t, const parts *p)
     for (int32_t rank = p->first + 1; rank < p->n_ranks; rank++) {
         if (!p->there[rank]) continue;
         fmt_tape_at(t, p->index[rank], &b);
+        if (b.tier != a.tier) continue; /* a cheaper one cannot tell */
         if (a.hash != b.hash || a.raw_bytes != b.raw_bytes || !same_shape(&a.tensor, &b.tensor, -1)) return rank;
     }
     return 0;

@@ -78,3 +78,52 @@ err_code cap_arm(const eng_program *const program[CAP_STEPS], const cap_options 
     }
     return ERR_OK;
 }
+
+/* A window is a value of both programs; only the draft's is kept. One process of several does not see the other shards: it
+ * keeps its own whole instead of the top of all. */
+static void settle(const eng_value *v, eng_step_kind step, bool all_ranks_here, cap_armed *a)
+{
+    if (v->state) a->top_tier = CAP_TIER_OFF;
+    if (v->state && step == ENG_STEP_INSERT) a->tier = CAP_TIER_OFF;
+    if (all_ranks_here) return;
+    if (a->tier == CAP_TIER_OFF) a->tier = a->top_tier;
+    a->top_tier = CAP_TIER_OFF;
+}
+
+static uint8_t keep_of(const cap_armed *a)
+{
+    int keep = a->tier == CAP_TIER_OFF ? ENG_KEEP_OFF : a->tier == FMT_TIER_TENSOR ? ENG_KEEP_TENSOR : ENG_KEEP_DIGEST;
+    return (uint8_t)(a->top_tier == CAP_TIER_OFF ? keep : keep | ENG_KEEP_TOP);
+}
+
+err_code cap_plan_init(eng_engine *g, const cap_options *o, cap_plan *out, err *e)
+{
+    const eng_options *run = eng_options_of(g);
+    out->n_ranks = run->n_ranks;
+    out->first_rank = run->bootstrap ? run->rank : 0;
+    out->end_rank = run->bootstrap ? run->rank + 1 : run->n_ranks;
+    for (int s = 0; s < CAP_STEPS; s++) {
+        out->program[s] = eng_program_of(g, (eng_step_kind)s);
+        size_t n = (size_t)out->program[s]->n_values + 1;
+        out->armed[s] = mem_alloc(n, sizeof *out->armed[s]);
+        out->keep[s] = mem_alloc(n, sizeof *out->keep[s]);
+        if (!out->armed[s] || !out->keep[s]) return err_set(e, ERR_NOMEM, "no memory for the tap table");
+    }
+    out->main_x = eng_program_find_value(out->program[ENG_STEP_INSERT], "main_x");
+    TRY(cap_arm(out->program, o, out->armed, e));
+    bool all_ranks_here = out->end_rank - out->first_rank == out->n_ranks;
+    for (int s = 0; s < CAP_STEPS; s++)
+        for (int32_t v = 0; v < out->program[s]->n_values; v++) {
+            settle(&out->program[s]->value[v], (eng_step_kind)s, all_ranks_here, &out->armed[s][v]);
+            out->keep[s][v] = keep_of(&out->armed[s][v]);
+        }
+    return ERR_OK;
+}
+
+void cap_plan_fini(cap_plan *p)
+{
+    for (int s = 0; s < CAP_STEPS; s++) {
+        free(p->armed[s]);
+        free(p->keep[s]);
+    }
+}

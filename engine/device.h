@@ -44,8 +44,10 @@ void eng_device_close(eng_device *d); /* NULL is a no-op */
 MUST_USE err_code eng_device_prewarm(eng_device *d, err *e);
 
 /* One step, on the group's own thread, all groups at once. x: the rows of value `at` (taps or main_x) that ops from
- * first_op on start from. Returns when the step is done and its values were shown. ERR_COMM: a collective did not finish in
- * time; the message names rank, op and wait, and the device is of no further use. */
+ * first_op on start from. A draft returns when its answer is here, and what is to be shown was shown; what a shot keeps may
+ * still be under way. An insert that nobody is shown returns at once: what goes wrong with it fails the next step.
+ * ERR_COMM: a collective did not finish in time; the message names rank, op and wait, and the device is of no further
+ * use. */
 typedef struct eng_device_insert {
     int32_t slot, first_op, at; /* at: value index */
     const bf16 *x;              /* [rows, width of at] */
@@ -65,6 +67,8 @@ void eng_device_drafts(const eng_device *d, int32_t n, int32_t *drafts, float *c
 /* Zeroes a slot's windows, or copies one stage's window of rank 0 to host memory [window, head_dim]. */
 MUST_USE err_code eng_device_release(eng_device *d, int32_t slot, err *e);
 MUST_USE err_code eng_device_window(eng_device *d, int32_t slot, int32_t stage, bf16 *out, err *e);
+/* Puts rows 0 .. rows-1 of one stage's window on every rank; the others stay. */
+MUST_USE err_code eng_device_restore(eng_device *d, int32_t slot, int32_t stage, const bf16 *window, int32_t rows, err *e);
 
 /* How long a step may wait for its collectives; a minute after open. */
 void eng_device_set_deadline(eng_device *d, uint64_t deadline_ns);
@@ -76,8 +80,9 @@ typedef struct eng_device_counts {
     int64_t eager_launches, captured_launches, graph_kernels, graph_nodes;
 } eng_device_counts;
 eng_device_counts eng_device_draft_counts(const eng_device *d, int32_t batch, int32_t n_out);
-/* Time of the last step on the device, between its first and its last op. */
-double eng_device_step_us(const eng_device *d);
+/* Time of the last step on the device, from its first op to its last, or to the end of what a shot keeps. Waits for that.
+ * 0: no step, or it failed. */
+double eng_device_step_us(eng_device *d);
 /* "NVIDIA H200, sm_90, driver CUDA 13.0, runtime 13.0, NCCL 2.28.9", for identities: valid until the next call. A fixed
  * text in a build without CUDA. */
 const char *eng_device_name(void);

@@ -1,5 +1,5 @@
-/* Inside the CUDA backend: what its ops see of a running step. Shared by device.c (memory, steps), device_exec.c (order,
- * lanes, graphs) and device_ops.c (one function per op kind). */
+/* Inside the CUDA backend: what its ops see of a running step. Shared by device.c (memory), device_step.c (steps and the
+ * state between them), device_exec.c (order, lanes, graphs), device_ops.c (one function per op kind) and device_shots.c. */
 #ifndef ENGINE_DEVICE_EXEC_H
 #define ENGINE_DEVICE_EXEC_H
 
@@ -9,6 +9,9 @@
 #include "kernels/argmax.h"
 
 enum { ENG_DEVICE_LANES = 4, ENG_DEVICE_BUCKETS = 5, ENG_DEVICE_UNIT_OPS = 4 };
+/* The step's small inputs, one copy: positions of an insert's rows, or a draft's anchors and last positions; then slots. */
+enum { ENG_DEVICE_IN_POS = 0, ENG_DEVICE_IN_ANCHOR = 0, ENG_DEVICE_IN_LAST = ENG_BATCH_MAX,
+       ENG_DEVICE_IN_SLOT = ENG_INSERT_ROWS_MAX, ENG_DEVICE_IN_COUNT = ENG_INSERT_ROWS_MAX + ENG_BATCH_MAX };
 
 typedef struct eng_device_run eng_device_run;
 typedef struct eng_device_rank eng_device_rank;
@@ -33,8 +36,6 @@ struct eng_device_rank {
     uint64_t *offset[2]; /* [n_values]: where it is in the arena and in the shadow, UINT64_MAX: nowhere */
     uint8_t *shadow[2];  /* pinned: what taps are shown */
     bf16 *rings;         /* [n_slots][n_stages][window][head_dim] */
-    krn_best *part;      /* [batch][KRN_MARKOV_PARTS] */
-    int32_t *arrived;    /* krn_markov_step's counter */
 };
 
 /* A captured step. */
@@ -50,24 +51,29 @@ struct eng_device {
     eng_options options;
     eng_level retain;
     const eng_program *program[2];
+    int32_t drafts, confidence; /* values of the draft: its answer */
     eng_device_comm *comm; /* NULL: one rank */
     float *rope_freq;
-    int32_t *inputs;       /* device: positions and slots of the step, see device.c */
-    int32_t *inputs_host;  /* pinned image of the same */
-    bf16 *rows_host;       /* pinned: the rows of an insert */
-    krn_best *best[2];     /* [n_ranks][batch]: candidates for the next token, of even and odd positions */
+    int32_t *inputs;       /* device: [ENG_DEVICE_IN_COUNT] */
+    /* Inserts are not waited for: two sets of what the host fills take turns, each free again once it was taken. */
+    int32_t *inputs_host[2]; /* pinned image of inputs */
+    bf16 *rows_host[2];      /* pinned: the rows of an insert */
+    krn_event taken[2];
+    int32_t turn;            /* the set of this step */
+    krn_best *best[2];     /* [n_ranks][batch][KRN_MARKOV_PARTS]: candidates for a token, of even and odd positions */
     krn_stream lane[ENG_DEVICE_LANES], side;
     eng_device_unit *unit[2]; /* [n_units], in the order in which they are captured */
     int32_t n_units[2];
     int32_t *unit_of[2];   /* [n_ops] */
     /* joined: the end of side, then of lanes 1, 2, ...; the last one: a lane has reached a collective. */
     krn_event fork, joined[ENG_DEVICE_LANES + 1], started, ended;
+    krn_event answered;    /* of a step whose values are kept: what the caller waits for */
     int32_t *mark;         /* pinned: the collective that the stream reached last */
     uint64_t deadline_ns;
     eng_device_graph draft[ENG_BATCH_MAX][ENG_BLOCK_MAX]; /* by batch - 1, n_out - 1 */
     eng_device_graph insert[ENG_DEVICE_BUCKETS];
     int64_t launches;      /* of the last eager step */
-    double step_us;
+    bool ran;              /* started and ended are a step's */
     uint64_t bytes;
     err_code failed;       /* of an earlier step: no other runs */
 };

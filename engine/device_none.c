@@ -2,6 +2,7 @@
 #include "engine/device.h"
 
 #include "engine/device_bench.h"
+#include "engine/device_shots.h"
 
 static err_code none(err *e) { return err_set(e, ERR_DEVICE, "--backend cuda: this build has no CUDA backend"); }
 
@@ -36,6 +37,11 @@ err_code eng_device_window(eng_device *d, int32_t slot, int32_t stage, bf16 *out
     (void)d, (void)slot, (void)stage, (void)out;
     return none(e);
 }
+err_code eng_device_restore(eng_device *d, int32_t slot, int32_t stage, const bf16 *window, int32_t rows, err *e)
+{
+    (void)d, (void)slot, (void)stage, (void)window, (void)rows;
+    return none(e);
+}
 void eng_device_set_deadline(eng_device *d, uint64_t deadline_ns) { (void)d, (void)deadline_ns; }
 uint64_t eng_device_bytes(const eng_device *d) { (void)d; return 0; }
 eng_device_counts eng_device_draft_counts(const eng_device *d, int32_t batch, int32_t n_out)
@@ -43,7 +49,7 @@ eng_device_counts eng_device_draft_counts(const eng_device *d, int32_t batch, in
     (void)d, (void)batch, (void)n_out;
     return (eng_device_counts){ 0 };
 }
-double eng_device_step_us(const eng_device *d) { (void)d; return 0; }
+double eng_device_step_us(eng_device *d) { (void)d; return 0; }
 const char *eng_device_name(void) { return "none: built without CUDA"; }
 
 uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_t *experts_used)
@@ -58,3 +64,22 @@ err_code eng_device_profile(eng_device *d, const eng_device_draft *in, double *u
     (void)d, (void)in, (void)us;
     return none(e);
 }
+
+err_code eng_device_shots_open(eng_device *d, const eng_device_shots_setup *setup, eng_device_shots **out, err *e)
+{
+    (void)d, (void)setup, (void)out;
+    return none(e);
+}
+void eng_device_shots_close(eng_device_shots *s) { CHECK(!s); }
+err_code eng_device_shots_pack(eng_device_shots *s, int32_t shot, int32_t part, int32_t table, const krn_snap_live *live,
+                               err *e)
+{
+    (void)s, (void)shot, (void)part, (void)table, (void)live;
+    return none(e);
+}
+err_code eng_device_shots_wait(eng_device_shots *s, int32_t shot, double *us, err *e)
+{
+    (void)s, (void)shot, (void)us;
+    return none(e);
+}
+uint8_t *eng_device_shots_data(eng_device_shots *s, int32_t shot) { (void)s, (void)shot; return NULL; }

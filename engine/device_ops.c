@@ -243,17 +243,18 @@ static err_code meet_markov(run *r, const eng_op *op, krn_stream s, err *e)
 {
     const eng_device *d = r->d;
     const eng_config *c = config(r);
+    const int64_t n_best = (int64_t)batch(r) * KRN_MARKOV_PARTS; /* of one rank */
     for (int32_t i = 0; i < n_out(r); i++) {
-        krn_best *best = d->best[i % 2]; /* [n_ranks][batch] */
+        krn_best *best = d->best[i % 2];
         for (int32_t j = 0; j < d->n_local; j++) {
             rank *k = &d->rank[j];
             const krn_weight *embed = weight(k, op, 0), *head = weight(k, op, 1);
             TRY(krn_markov_step(in(r, k, op, 0), embed->data, head->data, embed->n, c->markov_rank, head->n,
                                 eng_cut_range(c, ENG_W_HEAD, k->rank, d->n_ranks).first, batch(r), c->block, n_out(r), i,
                                 in(r, k, op, 1), d->best[(i + 1) % 2], d->n_ranks, out(r, k, op, 1), out(r, k, op, 0),
-                                k->part, k->arrived, best + (int64_t)k->rank * batch(r), s, e));
+                                best + k->rank * n_best, s, e));
         }
-        if (d->n_ranks > 1) TRY(eng_device_comm_gather(d->comm, best, (uint64_t)batch(r) * sizeof *best, s, e));
+        if (d->n_ranks > 1) TRY(eng_device_comm_gather(d->comm, best, (uint64_t)n_best * sizeof *best, s, e));
     }
     for (int32_t j = 0; j < d->n_local; j++)
         TRY(krn_markov_pick(d->best[(n_out(r) - 1) % 2], d->n_ranks, batch(r), n_out(r), n_out(r) - 1,

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "engine/device.h"
 #include "engine/exec.h"
+#include "engine/shots_fill.h"
 #include "kernels/rope.h"
 
 #include <pthread.h>
@@ -74,13 +75,35 @@ static void use_threads(const eng_options *o)
 #endif
 }
 
+static int32_t window_rows(const eng_engine *g, int32_t last)
+{
+    return last + 1 < g->config.window ? last + 1 : g->config.window;
+}
+
+/* The windows of a draft as it sees them: its own ops leave them alone. */
+static void keep_windows(const eng_engine *g, const eng_step *s, const eng_device_draft *in, eng_shot *shot)
+{
+    int32_t stage = 0;
+    for (int32_t v = 0; v < s->program->n_values; v++) {
+        if (!s->program->value[v].state) continue;
+        for (int32_t b = 0; b < in->batch; b++) {
+            fmt_tensor t = fmt_tensor_make(FMT_DTYPE_BF16, s->ring[b][stage], 2,
+                                           (const int64_t[]){ window_rows(g, in->pos[b]), g->config.head_dim });
+            eng_shot_put(shot, s->rank, v, b, 0, &t);
+        }
+        stage++; /* each stage has one, in order */
+    }
+}
+
 static err_code run_rank(eng_engine *g, int32_t rank, err *e)
 {
     const task *t = &g->task;
     eng_step *s = t->kind == TASK_INSERT ? &g->rank[rank].insert : &g->rank[rank].draft;
-    err_code rc = g->o.mode == ENG_MODE_EAGER
-                      ? eng_step_eager(s, t->first_op, s->program->n_ops - 1, t->tap, t->slot, t->row0, t->rows_total, e)
-                      : eng_step_planned(s, t->first_op, g->retain, t->tap, t->slot, t->row0, t->rows_total, e);
+    const eng_tap *tap = t->tap && (t->tap->tensor || t->tap->shot) ? t->tap : NULL;
+    bool eager = g->o.mode == ENG_MODE_EAGER || (t->tap && t->tap->traced);
+    if (rank == 0 && t->kind == TASK_DRAFT && tap && tap->shot) keep_windows(g, s, &t->draft, tap->shot);
+    err_code rc = eager ? eng_step_eager(s, t->first_op, s->program->n_ops - 1, tap, t->slot, t->row0, t->rows_total, e)
+                        : eng_step_planned(s, t->first_op, g->retain, tap, t->slot, t->row0, t->rows_total, e);
     if (rc != ERR_OK && g->comm) eng_comm_give_up(g->comm, rank, e->msg);
     return rc;
 }
@@ -267,6 +290,7 @@ void eng_close(eng_engine *g)
 const eng_config *eng_config_of(const eng_engine *g) { return &g->config; }
 const eng_options *eng_options_of(const eng_engine *g) { return &g->o; }
 const eng_program *eng_program_of(const eng_engine *g, eng_step_kind step) { return g->program[step]; }
+eng_level eng_retain_of(const eng_engine *g) { return g->retain; }
 
 static bf16 *ring_of(const eng_engine *g, int32_t rank, int32_t slot, int32_t stage)
 {
@@ -325,6 +349,7 @@ static err_code insert_rows(eng_engine *g, int32_t slot, const char *at, const b
     if (!finite_rows(x, rows * width, &bad))
         return err_set(e, ERR_INPUT, "slot %d: %s row %lld column %lld is not finite", slot, at, (long long)(bad / width),
                        (long long)(bad % width));
+    if (tap && tap->shot) TRY(eng_shot_begin(tap->shot, g, first_op, rows, NULL, e));
 
     int32_t v_in = eng_program_find_value(g->program[ENG_STEP_INSERT], at);
     err_code rc = ERR_OK;
@@ -339,6 +364,7 @@ static err_code insert_rows(eng_engine *g, int32_t slot, const char *at, const b
         eng_step *s = &g->rank[r].insert;
         s->value[v_in] = (uint8_t *)s->arena + s->plan.offset[v_in];
     }
+    if (tap && tap->shot) eng_shot_end(tap->shot, rc == ERR_OK);
     if (rc != ERR_OK) return rc;
     if (state->last < 0) state->first = pos[0];
     state->last = pos[rows - 1];
@@ -402,8 +428,11 @@ err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, const int
     TRY(check_draft(g, batch, slots, anchors, pos, n_out, e));
     g->task = (task){ .kind = TASK_DRAFT, .slot = FMT_TAPE_NO_SLOT, .rows_total = batch * g->config.block, .tap = tap,
                       .draft = { batch, n_out, slots, anchors, pos } };
+    if (tap && tap->shot) TRY(eng_shot_begin(tap->shot, g, 0, batch * g->config.block, &g->task.draft, e));
     for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++) bind_draft(g, r, &g->task.draft);
-    TRY(run_all(g, e));
+    err_code rc = run_all(g, e);
+    if (tap && tap->shot) eng_shot_end(tap->shot, rc == ERR_OK);
+    if (rc != ERR_OK) return rc;
     if (on_device(g)) {
         eng_device_drafts(g->device[0], batch * n_out, drafts, confidence);
         return ERR_OK;
@@ -432,10 +461,27 @@ void eng_release(eng_engine *g, int32_t slot)
 err_code eng_window(eng_engine *g, int32_t slot, int32_t stage, fmt_tensor *out, err *e)
 {
     const eng_config *c = &g->config;
-    int32_t rows = g->slots[slot].last + 1 < c->window ? g->slots[slot].last + 1 : c->window;
     if (on_device(g)) TRY(eng_device_window(g->device[0], slot, stage, g->window, e));
     *out = fmt_tensor_make(FMT_DTYPE_BF16, on_device(g) ? g->window : ring_of(g, 0, slot, stage), 2,
-                           (const int64_t[]){ rows, c->head_dim });
+                           (const int64_t[]){ window_rows(g, g->slots[slot].last), c->head_dim });
+    return ERR_OK;
+}
+
+err_code eng_restore(eng_engine *g, int32_t slot, int32_t last, const bf16 *const *window, err *e)
+{
+    const eng_config *c = &g->config;
+    TRY(check_slot(g, slot, e));
+    if (last < 0) return err_set(e, ERR_INPUT, "slot %d: windows at position %d, wanted 0 or more", slot, last);
+    int32_t rows = window_rows(g, last);
+    eng_release(g, slot);
+    TRY(check_slot(g, slot, e)); /* what the device said against the release */
+    for (int32_t k = 0; k < c->n_stages; k++) {
+        for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++)
+            memcpy(ring_of(g, r, slot, k), window[k], sizeof(bf16) * (size_t)rows * (size_t)c->head_dim);
+        for (int32_t i = 0; on_device(g) && i < g->n_workers; i++)
+            TRY(eng_device_restore(g->device[i], slot, k, window[k], rows, e));
+    }
+    g->slots[slot] = (slot_state){ last + 1 - rows, last };
     return ERR_OK;
 }
 

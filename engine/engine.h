@@ -23,9 +23,12 @@ void eng_close(eng_engine *g); /* NULL is a no-op */
 const eng_config *eng_config_of(const eng_engine *g);
 const eng_options *eng_options_of(const eng_engine *g);
 const eng_program *eng_program_of(const eng_engine *g, eng_step_kind step);
+eng_level eng_retain_of(const eng_engine *g);
 
 /* Inserts P rows into a slot's windows: taps [P, n_taps * dim] bf16, pos [P] ascending without gap. tap may be NULL.
- * ERR_INPUT when pos does not follow the slot's last position, or a tap value is not finite; the slot is then unchanged. */
+ * ERR_INPUT when pos does not follow the slot's last position, or a tap value is not finite; the slot is then unchanged. On
+ * CUDA, unless tensor() is to be called, the rows may still be under way on return; what a device says against them fails
+ * the next step. */
 MUST_USE err_code eng_insert(eng_engine *g, int32_t slot, const bf16 *taps, const int32_t *pos, int32_t rows,
                              const eng_tap *tap, err *e);
 /* The same from main_x [P, dim] (windows A): main_proj and main_norm are not run. */
@@ -39,6 +42,10 @@ MUST_USE err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, 
 void eng_release(eng_engine *g, int32_t slot);
 /* Rows 0 .. min(W, p+1)-1 of a slot's ring in physical order, rank 0's copy: data valid until the next call. ERR_DEVICE. */
 MUST_USE err_code eng_window(eng_engine *g, int32_t slot, int32_t stage, fmt_tensor *out, err *e);
+/* Puts recorded windows in place of a slot's: window[stage] [min(W, last+1), head_dim], as eng_window shows them. The slot
+ * then stands at position last with every row that a draft there needs. ERR_INPUT (slot, last < 0; nothing changed),
+ * ERR_DEVICE. */
+MUST_USE err_code eng_restore(eng_engine *g, int32_t slot, int32_t last, const bf16 *const *window, err *e);
 int32_t eng_slot_last(const eng_engine *g, int32_t slot); /* last inserted position, -1: none */
 
 /* The device of worker i, for what only the CUDA backend has (counts, times); NULL on the CPU. */

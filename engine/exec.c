@@ -2,6 +2,7 @@
 
 #include "base/hot.h"
 #include "base/mem.h"
+#include "engine/shots_fill.h"
 
 /* How main_proj sums. Its inputs have columns thousands of times larger than the rest: sums in f32 lose what the small ones
  * say, differently in every order. An arm that is defined by its accumulation keeps that; the others sum in double. */
@@ -43,6 +44,7 @@ void eng_step_fini(eng_step *s)
 
 uint64_t eng_step_bytes(const eng_step *s) { return s->plan.bytes; }
 
+/* To the shot, and to whoever looks on. */
 static void show(const eng_step *s, int32_t v, const eng_tap *tap, int32_t slot, int32_t row0, int32_t rows_total)
 {
     const eng_value *value = &s->program->value[v];
@@ -50,7 +52,8 @@ static void show(const eng_step *s, int32_t v, const eng_tap *tap, int32_t slot,
     fmt_tensor t = { .dtype = value->dtype, .ndim = value->ndim, .data = s->value[v] };
     for (int d = 0; d < FMT_DIMS_MAX; d++) t.shape[d] = 1;
     eng_value_shape(s->program, v, &s->x, s->rank, s->n_ranks, t.shape);
-    tap->tensor(tap->ctx, &site, &t);
+    if (tap->shot) eng_shot_put(tap->shot, s->rank, v, 0, row0, &t);
+    if (tap->tensor) tap->tensor(tap->ctx, &site, &t);
 }
 
 static bool shown(const eng_value *v) { return v->level <= ENG_LEVEL_DEEP && !v->state; }

@@ -17,6 +17,18 @@
 #define COMPILER "gcc " __VERSION__
 #endif
 
+/* Where the head comes from: it may be delivered apart from the draft's own shards. */
+static bool set_head(json_t *identity, const eng_weights *w)
+{
+    static const char TENSOR[] = "head.weight";
+    fmt_sha256 sha;
+    char hex[FMT_SHA256_HEX];
+    if (eng_weights_sha256(w, TENSOR, &sha, NULL) != ERR_OK) return false;
+    fmt_sha256_hex(&sha, hex);
+    json_t *head = json_pack("{s:s, s:s, s:s}", "from", "official", "tensor", TENSOR, "sha256", hex);
+    return json_object_set_new(identity, "head", head) == 0;
+}
+
 json_t *eng_identity(const eng_weights *w, const eng_options *o)
 {
     char checkpoint[FMT_SHA256_HEX];
@@ -33,10 +45,11 @@ json_t *eng_identity(const eng_weights *w, const eng_options *o)
                      "build", "version", SPARKTAPE_VERSION, "source", SPARKTAPE_REVISION, "compiler", COMPILER,
                      "libraries", "lz4", LZ4_versionString(), "msgpack", msgpack_version(),
                      "jansson", jansson_version_str(), "openssl", OpenSSL_version(OPENSSL_VERSION));
-    if (!identity || o->backend != ENG_BACKEND_CUDA) return identity;
-    if (json_object_set_new(identity, "device", json_string(eng_device_name())) == 0 &&
-        json_object_set_new(identity, "comm", json_string(eng_comm_name(o->comm))) == 0)
-        return identity;
+    bool fine = identity && set_head(identity, w);
+    if (fine && o->backend == ENG_BACKEND_CUDA)
+        fine = json_object_set_new(identity, "device", json_string(eng_device_name())) == 0 &&
+               json_object_set_new(identity, "comm", json_string(eng_comm_name(o->comm))) == 0;
+    if (fine) return identity;
     json_decref(identity);
     return NULL;
 }

@@ -17,8 +17,10 @@ typedef struct eng_site {
 } eng_site;
 
 typedef struct eng_tap {
-    void (*tensor)(void *ctx, const eng_site *site, const fmt_tensor *t);
+    void (*tensor)(void *ctx, const eng_site *site, const fmt_tensor *t); /* NULL: nobody is shown anything */
     void *ctx;
+    struct eng_shot *shot; /* NULL, or a taken shot that the step fills (engine/shots.h) */
+    bool traced;           /* run this step eagerly, whatever the engine's mode: every value is shown */
 } eng_tap;
 
 #endif

@@ -38,15 +38,17 @@ static err_code run_doctor(const cli_command *self, int argc, char **argv, int *
     bool sound = r.n_faults == 0;
     err_code rc = print_faults(path, &r, common.json, e);
     if (rc == ERR_OK && common.json)
-        rc = print_line(json_pack("{s:i, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I}", "schema", 1, "path", path, "sound",
-                                  sound,
-                                  "finished", r.finished, "faults", (json_int_t)r.n_faults, "chunks",
+        rc = print_line(json_pack("{s:i, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:s?, s:I}", "schema", 1, "path", path,
+                                  "sound", sound, "finished", r.finished, "faults", (json_int_t)r.n_faults, "chunks",
                                   (json_int_t)r.n_chunks, "rounds", (json_int_t)r.n_rounds, "records",
-                                  (json_int_t)r.n_records, "lost_records", (json_int_t)r.n_lost_records), e);
+                                  (json_int_t)r.n_records, "lost_records", (json_int_t)r.n_lost_records, "base",
+                                  r.base[0] ? r.base : NULL, "without_base", (json_int_t)r.n_base_records), e);
     else if (rc == ERR_OK)
         printf("%s: %s: %" PRIu64 " chunks, %" PRIu64 " sound records in %" PRIu64 " rounds, %" PRIu64 " lost%s\n", path,
-               sound ? "sound" : "DAMAGED", r.n_chunks, r.n_records, r.n_rounds, r.n_lost_records,
+               sound ? "sound" : r.n_base_records && r.n_faults == 1 ? "WITHOUT ITS BASE" : "DAMAGED",
+               r.n_chunks, r.n_records, r.n_rounds, r.n_lost_records,
                sound ? "" : "; sparktape recover saves what is sound");
+    if (rc == ERR_OK && !common.json && r.base[0]) printf("%s: stored on base %s\n", path, r.base);
     *exit_status = sound ? 0 : 1;
     fmt_tape_report_fini(&r);
     return rc;

@@ -127,23 +127,25 @@ static const char *const TIER[] = { "tensor", "stats", "hash" };
 static err_code print_record(const fmt_tape_record *r, bool json, err *e)
 {
     bool stats = r->tier != FMT_TIER_HASH;
-    char key[FMT_TAPE_NAME_BYTES + 48], type[128], raw[32], stored[32], hash[20];
-    snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
+    char key[FMT_TAPE_NAME_BYTES + 48], type[128], raw[32], stored[32], hash[24];
+    snprintf(hash, sizeof hash, "%016" PRIx64, r->has_digest ? r->digest : r->hash);
     if (json) {
         json_t *shape = json_array();
         for (int d = 0; d < r->tensor.ndim; d++) json_array_append_new(shape, json_integer(r->tensor.shape[d]));
-        return print_line(json_pack("{s:i, s:i, s:o?, s:o?, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s, s:o?, s:o?, "
-            "s:I, s:I}", "schema", 1, "round", r->key.round, "slot", r->key.slot < 0 ? NULL : json_integer(r->key.slot),
-                "rank",
-            r->key.rank < 0 ? NULL : json_integer(r->key.rank), "value", r->key.name, "dtype",
-            fmt_dtype_name(r->tensor.dtype), "shape", shape, "place", PLACE[r->place], "axis", r->axis, "ranks", r->n_ranks,
-            "tier", TIER[r->tier], "raw_bytes", (json_int_t)r->raw_bytes, "stored_bytes", (json_int_t)r->stored_bytes,
-                "hash",
-            hash, "min", stats ? fmt_json_real(r->stats.min) : NULL, "max", stats ? fmt_json_real(r->stats.max) : NULL,
-                "nan",
-            (json_int_t)r->stats.n_nan, "inf", (json_int_t)r->stats.n_inf), e);
+        json_t *line = json_pack(
+            "{s:i, s:i, s:o?, s:o?, s:s, s:s, s:o, s:s, s:i, s:i, s:s, s:I, s:I, s:s, s:o?, s:o?, s:I, s:I}", "schema", 1,
+            "round", r->key.round, "slot", r->key.slot < 0 ? NULL : json_integer(r->key.slot),
+            "rank", r->key.rank < 0 ? NULL : json_integer(r->key.rank), "value", r->key.name,
+            "dtype", fmt_dtype_name(r->tensor.dtype), "shape", shape, "place", PLACE[r->place], "axis", r->axis,
+            "ranks", r->n_ranks, "tier", TIER[r->tier], "raw_bytes", (json_int_t)r->raw_bytes,
+            "stored_bytes", (json_int_t)r->stored_bytes, r->has_digest ? "digest" : "hash", hash,
+            "min", stats ? fmt_json_real(r->stats.min) : NULL, "max", stats ? fmt_json_real(r->stats.max) : NULL,
+            "nan", (json_int_t)r->stats.n_nan, "inf", (json_int_t)r->stats.n_inf);
+        if (line && r->has_digest) json_object_set_new(line, "digest_rows", json_integer((json_int_t)r->n_digest_rows));
+        return print_line(line, e);
     }
-    printf("%-36s %-26s %-10s %-6s %9s %9s %s", fmt_tape_key_text(&r->key, key, sizeof key),
+    if (r->has_digest) snprintf(hash, sizeof hash, "d:%016" PRIx64, r->digest); /* no hash: the two do not compare */
+    printf("%-36s %-26s %-10s %-6s %9s %9s %-18s", fmt_tape_key_text(&r->key, key, sizeof key),
            fmt_tensor_text(&r->tensor, type, sizeof type), PLACE[r->place], TIER[r->tier],
            fmt_bytes_text(r->raw_bytes, raw, sizeof raw), fmt_bytes_text(r->stored_bytes, stored, sizeof stored), hash);
     if (stats) printf(" %12.5g %12.5g %6" PRIu64 "\n", r->stats.min, r->stats.max, r->stats.n_nan);
@@ -154,8 +156,8 @@ static err_code print_record(const fmt_tape_record *r, bool json, err *e)
 static err_code list_records(const fmt_tape *t, const char *pattern, bool json, err *e)
 {
     if (!json)
-        printf("%-36s %-26s %-10s %-6s %9s %9s %-16s %12s %12s %6s\n", "record", "type", "place", "tier", "raw", "stored",
-               "hash", "min", "max", "nan");
+        printf("%-36s %-26s %-10s %-6s %9s %9s %-18s %12s %12s %6s\n", "record", "type", "place", "tier", "raw", "stored",
+               "hash or d:digest", "min", "max", "nan");
     for (size_t i = 0; i < fmt_tape_count(t); i++) {
         fmt_tape_record r;
         fmt_tape_at(t, i, &r);

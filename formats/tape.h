@@ -13,7 +13,7 @@
 
 enum {
     FMT_TAPE_MAJOR = 1,
-    FMT_TAPE_MINOR = 0,
+    FMT_TAPE_MINOR = 1,
     FMT_TAPE_CHUNK_BYTES = 1 << 20, /* a whole chunk on disk, header included, is never larger */
     FMT_TAPE_HEAD_BYTES = 1 << 16,  /* the head chunk likewise */
     FMT_TAPE_NAME_BYTES = 128,      /* longest value name */
@@ -50,7 +50,9 @@ typedef struct fmt_tape_record {
     int32_t axis;        /* of FMT_PLACE_SHARDED */
     int32_t n_ranks;     /* ranks of the run that made it, 1.. */
     fmt_tier tier;
-    uint64_t hash;       /* fmt_hash64 of the raw bytes: order-sensitive */
+    uint64_t hash;       /* fmt_hash64 of the raw bytes: order-sensitive; 0 with has_digest */
+    bool has_digest;     /* of tiers stats and hash: fmt_tape_put_digest made it */
+    uint64_t digest, n_digest_rows; /* rows: 0 or all of the tensor; fetch with fmt_tape_digest_rows */
     fmt_stats stats;     /* zeros for integer dtypes except min, max, n_zero */
     uint64_t raw_bytes, stored_bytes; /* stored: share of its transform's output, before LZ4 */
     uint64_t first_chunk_offset;
@@ -59,10 +61,18 @@ typedef struct fmt_tape_record {
 
 /* ---- writing ---- */
 typedef struct fmt_tape_writer fmt_tape_writer;
+typedef struct fmt_tape fmt_tape; /* being read, see below */
 
 /* Creates PATH.part and writes the head. head: an object (identity, configuration, producer: see TAPE.md), copied. A head
- * that packs to more than FMT_TAPE_HEAD_BYTES less the chunk header is ERR_ARG. */
+ * that packs to more than FMT_TAPE_HEAD_BYTES less the chunk header is ERR_ARG. Its key "base" is left out. */
 MUST_USE err_code fmt_tape_create(const char *path, const json_t *head, fmt_tape_writer **out, err *e);
+/* The same for a tape that is stored on another one: where a value's key, dtype and shape are in base and most of its bytes
+ * are the same there, only the difference is kept, and nothing when all are. base: finished, stands alone (ERR_ARG
+ * otherwise), borrowed until finish or discard; NULL: as fmt_tape_create. The head's key "base" then names it, by its place
+ * relative to path's folder and by what its end says; a reader opens it when the first such value is asked for, and says so
+ * when it is not to be had or is another tape. */
+MUST_USE err_code fmt_tape_create_on(const char *path, const json_t *head, const fmt_tape *base, fmt_tape_writer **out,
+                                     err *e);
 /* Appends one value. t->data is read during the call. Records may come in any order; a reader sees them in this one.
  * ERR_ARG for a key or a shape that the format cannot hold. After ERR_IO every later call fails too. */
 MUST_USE err_code fmt_tape_put(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_tensor *t, fmt_place place,
@@ -71,6 +81,17 @@ MUST_USE err_code fmt_tape_put(fmt_tape_writer *w, const fmt_tape_key *key, cons
 MUST_USE err_code fmt_tape_put_ranks(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_tensor *t,
                                      const void *const *data, fmt_place place, int32_t axis, int32_t n_ranks,
                                      fmt_tier tier, err *e);
+/* A value of which only a digest was kept (kernels/digest.h, TAPE.md): t has dtype and shape, no data. tier HASH or STATS;
+ * stats NULL with HASH. n_rows: the tensor's rows (krn_digest_rows), or 0 to keep no row digests. ERR_ARG as fmt_tape_put,
+ * and for another count of rows. */
+typedef struct fmt_digest {
+    uint64_t digest;
+    const uint64_t *row; /* [n_rows] */
+    uint64_t n_rows;
+} fmt_digest;
+MUST_USE err_code fmt_tape_put_digest(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_tensor *t, fmt_place place,
+                                      int32_t axis, int32_t n_ranks, fmt_tier tier, const fmt_digest *digest,
+                                      const fmt_stats *stats, err *e);
 /* A fact that is no value (a drop, a wait, a mismatch): an object, kept in order among the records. Copied. */
 MUST_USE err_code fmt_tape_put_event(fmt_tape_writer *w, int32_t round, const json_t *event, err *e);
 /* Closes the current chunk and hands it to the kernel: a killed process does not lose what was put before. */
@@ -83,7 +104,6 @@ void fmt_tape_discard(fmt_tape_writer *w);
 uint64_t fmt_tape_written_bytes(fmt_tape_writer *w); /* in the file so far; what was put last may not be */
 
 /* ---- reading ---- */
-typedef struct fmt_tape fmt_tape;
 
 /* Opens through the footer index when the tape has one, else by scanning its chunks (an unfinished or damaged tape).
  * ERR_FORMAT: not a tape, unknown major version, or the head is damaged. Damage elsewhere does not fail the open: see
@@ -96,6 +116,11 @@ const json_t *fmt_tape_summary(const fmt_tape *t); /* NULL: unfinished, or none 
 bool fmt_tape_finished(const fmt_tape *t);
 int fmt_tape_minor(const fmt_tape *t);
 uint64_t fmt_tape_file_bytes(const fmt_tape *t);
+
+/* The base that its values are stored on: the name in its head, NULL for a tape that stands alone; and the base itself,
+ * opened when first asked for, borrowed. ERR_INPUT: absent, or another tape. Thread-safe. */
+const char *fmt_tape_base_name(const fmt_tape *t);
+MUST_USE err_code fmt_tape_base(const fmt_tape *t, const fmt_tape **out, err *e);
 
 /* Follow: looks for chunks appended since; *n_new is the number of new records. Cheap when nothing is new. No other thread
  * may use t meanwhile. */
@@ -113,9 +138,13 @@ void fmt_tape_round_span(const fmt_tape *t, int32_t round, size_t *first, size_t
 size_t fmt_tape_rounds(const fmt_tape *t, const int32_t **rounds);
 
 /* The value's bytes, decoded and checked (the chunks' checksums; fmt_tape_examine asks the record's hash too), into dst of
- * at least raw_bytes. ERR_FORMAT names file, chunk and record. ERR_INPUT: the record's tier holds no payload.
+ * at least raw_bytes. ERR_FORMAT names file, chunk and record. ERR_INPUT: the record's tier holds no payload, or the base
+ * that it is stored on is not to be had.
  * Thread-safe. */
 MUST_USE err_code fmt_tape_get(const fmt_tape *t, size_t i, void *dst, uint64_t dst_bytes, err *e);
+/* The row digests of a record with n_digest_rows > 0, into row[n], n of at least that many. Errors as fmt_tape_get;
+ * ERR_INPUT: it holds none. Thread-safe. */
+MUST_USE err_code fmt_tape_digest_rows(const fmt_tape *t, size_t i, uint64_t *row, uint64_t n, err *e);
 
 size_t fmt_tape_event_count(const fmt_tape *t);
 const json_t *fmt_tape_event_at(const fmt_tape *t, size_t i, int32_t *round);
@@ -134,7 +163,9 @@ typedef struct fmt_tape_report {
     fmt_tape_fault *faults;
     size_t n_faults;
     uint64_t n_chunks, n_records, n_rounds, n_lost_records; /* lost: named by the index or by a chunk, payload unreadable */
+    uint64_t n_base_records; /* of the lost ones: those that only lack the base */
     bool finished;
+    char base[256];          /* the base that its values are stored on: where it is, or why it is not to be had; "" none */
 } fmt_tape_report;
 MUST_USE err_code fmt_tape_examine(const char *path, fmt_tape_report *out, err *e);
 void fmt_tape_report_fini(fmt_tape_report *r);

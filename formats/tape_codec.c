@@ -154,12 +154,13 @@ void fmt_codec_put_xor(fmt_dtype d, const uint8_t *src, const uint8_t *base, uin
     FMT_BY_SIZE(fmt_dtype_bytes(d), split_xor(src, base, dst, elems, SIZE));
 }
 
-void fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, uint8_t *dst)
+err_code fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, fmt_base_fn fn, void *ctx, uint8_t *dst,
+                       err *e)
 {
     const fmt_part *p = &parts->part[i];
-    uint32_t size = fmt_dtype_bytes(p->record.tensor.dtype);
+    uint32_t size = fmt_dtype_bytes(fmt_content_dtype(&p->record));
     const uint8_t *src = payload + p->offset;
-    if (p->elems == 0) return;
+    if (p->elems == 0) return ERR_OK;
     switch (p->transform) {
     case FMT_TRANSFORM_RAW:
         memcpy(dst, src, p->elems * size);
@@ -174,20 +175,27 @@ void fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, uin
         qdq_get(src, p->elems, dst);
         break;
     case FMT_TRANSFORM_REF:
-        fmt_codec_get(parts, p->base, payload, dst); /* one level: a base is neither REF nor XOR */
-        break;
+        return fmt_codec_get(parts, p->base, payload, fn, ctx, dst, e); /* one level: a base is neither REF nor XOR */
     case FMT_TRANSFORM_XOR:
-        fmt_codec_get(parts, p->base, payload, dst);
+        TRY(fmt_codec_get(parts, p->base, payload, fn, ctx, dst, e));
         FMT_BY_SIZE(size, join_xor(src, dst, p->elems, SIZE));
         break;
+    case FMT_TRANSFORM_BASE:
+        TRY(fn(ctx, p, dst, e));
+        if (p->bytes) FMT_BY_SIZE(size, join_xor(src, dst, p->elems, SIZE));
+        break;
+    default:
+        return err_set(e, ERR_FORMAT, "part %zu: transform %d is of a later version of the format", i, p->transform);
     }
+    return ERR_OK;
 }
 
 /* Bytes that a transform stores for elems elements; UINT64_MAX when it cannot be used for them. */
 static uint64_t stored_bytes(fmt_transform t, fmt_dtype d, uint64_t elems)
 {
     switch (t) {
-    case FMT_TRANSFORM_RAW: case FMT_TRANSFORM_PLANES: case FMT_TRANSFORM_XOR: return elems * fmt_dtype_bytes(d);
+    case FMT_TRANSFORM_RAW: case FMT_TRANSFORM_PLANES: case FMT_TRANSFORM_XOR: case FMT_TRANSFORM_BASE:
+        return elems * fmt_dtype_bytes(d);
     case FMT_TRANSFORM_QDQ:
         return d == FMT_DTYPE_BF16 && elems % FMT_QDQ_GROUP == 0 ? elems + elems / FMT_QDQ_GROUP : UINT64_MAX;
     case FMT_TRANSFORM_BITS: return elems % 8 == 0 ? elems * fmt_dtype_bytes(d) : UINT64_MAX;
@@ -200,18 +208,18 @@ static uint64_t stored_bytes(fmt_transform t, fmt_dtype d, uint64_t elems)
 
 bool fmt_part_whole(const fmt_part *p)
 {
-    return p->record.tier != FMT_TIER_TENSOR || p->elems == (uint64_t)fmt_tensor_elems(&p->record.tensor);
+    return p->elems == fmt_content_elems(&p->record);
 }
 
 void fmt_part_put(fmt_buf *b, const fmt_part *p, uint32_t name)
 {
     const fmt_tape_record *r = &p->record;
     bool slot = r->key.slot != FMT_TAPE_NO_SLOT, rank = r->key.rank != FMT_TAPE_NO_RANK, stats = r->tier != FMT_TIER_HASH;
-    bool payload = r->tier == FMT_TIER_TENSOR, based = p->transform == FMT_TRANSFORM_REF ||
-        p->transform == FMT_TRANSFORM_XOR;
-    bool cut = payload && !fmt_part_whole(p);
+    bool based = p->transform == FMT_TRANSFORM_REF || p->transform == FMT_TRANSFORM_XOR, cut = !fmt_part_whole(p);
+    bool other_base = p->transform == FMT_TRANSFORM_BASE && p->base_hash != r->hash;
     fmt_pack_map(b, 6u + slot + rank + (r->place != 0) + (r->axis != 0) + (r->n_ranks != 1) + (r->tier != 0) + stats +
-                        2u * cut + (p->transform != 0) + 2u * (p->bytes != 0) + based);
+                        (r->n_digest_rows != 0) + 2u * cut + (p->transform != 0) + 2u * (p->bytes != 0) + based +
+                        other_base);
     fmt_pack_str(b, "i"); fmt_pack_uint(b, p->number);
     fmt_pack_str(b, "n"); fmt_pack_uint(b, name);
     fmt_pack_str(b, "r"); fmt_pack_int(b, r->key.round);
@@ -223,7 +231,8 @@ void fmt_part_put(fmt_buf *b, const fmt_part *p, uint32_t name)
     if (r->axis) { fmt_pack_str(b, "a"); fmt_pack_int(b, r->axis); }
     if (r->n_ranks != 1) { fmt_pack_str(b, "w"); fmt_pack_int(b, r->n_ranks); }
     if (r->tier) { fmt_pack_str(b, "t"); fmt_pack_uint(b, r->tier); }
-    fmt_pack_str(b, "x"); fmt_pack_uint(b, r->hash);
+    fmt_pack_str(b, r->has_digest ? "g" : "x"); fmt_pack_uint(b, r->has_digest ? r->digest : r->hash);
+    if (r->n_digest_rows) { fmt_pack_str(b, "G"); fmt_pack_uint(b, r->n_digest_rows); }
     if (stats) {
         fmt_pack_str(b, "m");
         fmt_pack_array(b, 7);
@@ -244,6 +253,7 @@ void fmt_part_put(fmt_buf *b, const fmt_part *p, uint32_t name)
         fmt_pack_str(b, "o"); fmt_pack_uint(b, p->offset);
         fmt_pack_str(b, "b"); fmt_pack_uint(b, p->bytes);
     }
+    if (other_base) { fmt_pack_str(b, "y"); fmt_pack_uint(b, p->base_hash); }
     if (based) { fmt_pack_str(b, "u"); fmt_pack_uint(b, p->base); }
 }
 
@@ -265,7 +275,7 @@ typedef struct name_view { const char *s; uint32_t bytes; } name_view;
 static void unpack_part(fmt_unpack *u, const name_view *names, uint32_t n_names, fmt_part *p)
 {
     fmt_type type = { .tensor = { .dtype = FMT_DTYPE_COUNT } };
-    bool named = false, shaped = false, ranged = false, numbered = false;
+    bool named = false, shaped = false, ranged = false, numbered = false, has_base_hash = false;
     *p = (fmt_part){ .record.n_ranks = 1 };
     fmt_tape_record *r = &p->record;
     r->key = (fmt_tape_key){ .round = -1, .slot = FMT_TAPE_NO_SLOT, .rank = FMT_TAPE_NO_RANK };
@@ -300,12 +310,15 @@ static void unpack_part(fmt_unpack *u, const name_view *names, uint32_t n_names,
         case 'w': r->n_ranks = (int32_t)fmt_unpack_int(u, 1, INT32_MAX); break;
         case 't': r->tier = (fmt_tier)fmt_unpack_int(u, 0, FMT_TIER_HASH); break;
         case 'x': r->hash = fmt_unpack_u64(u); break;
+        case 'g': r->digest = fmt_unpack_u64(u); r->has_digest = true; break;
+        case 'G': r->n_digest_rows = (uint64_t)fmt_unpack_int(u, 1, FMT_DIGEST_ROWS_MAX); break;
         case 'm': unpack_stats(u, &r->stats); break;
         case 'f': p->first = fmt_unpack_u64(u); break;
         case 'e': p->elems = fmt_unpack_u64(u); ranged = true; break;
-        case 'c': p->transform = (fmt_transform)fmt_unpack_int(u, 0, FMT_TRANSFORM_BITS); break;
+        case 'c': p->transform = (fmt_transform)fmt_unpack_int(u, 0, UINT8_MAX); break;
         case 'o': p->offset = (uint32_t)fmt_unpack_int(u, 0, FMT_TAPE_CHUNK_BYTES); break;
         case 'b': p->bytes = (uint32_t)fmt_unpack_int(u, 0, FMT_TAPE_CHUNK_BYTES); break;
+        case 'y': p->base_hash = fmt_unpack_u64(u); has_base_hash = true; break;
         case 'u': p->base = (uint32_t)fmt_unpack_int(u, 0, UINT32_MAX); break;
         default: fmt_unpack_skip(u);
         }
@@ -314,21 +327,34 @@ static void unpack_part(fmt_unpack *u, const name_view *names, uint32_t n_names,
     if (u->bad) return;
     r->tensor = type.tensor;
     r->raw_bytes = r->tier == FMT_TIER_TENSOR ? fmt_tensor_bytes(&r->tensor) : 0;
-    if (!ranged) p->elems = r->tier == FMT_TIER_TENSOR ? (uint64_t)fmt_tensor_elems(&r->tensor) : 0;
+    if (!ranged) p->elems = fmt_content_elems(r);
+    if (!has_base_hash) p->base_hash = r->hash;
+}
+
+/* A digest stands in place of a tensor, and row digests in place of all its rows. */
+static bool digest_good(const fmt_tape_record *r)
+{
+    if (r->has_digest && (r->tier == FMT_TIER_TENSOR || r->hash)) return false;
+    return r->n_digest_rows == 0 || (r->has_digest && r->n_digest_rows == fmt_tensor_rows(&r->tensor));
 }
 
 static bool part_good(const fmt_part *parts, size_t i)
 {
     const fmt_part *p = &parts[i];
-    uint64_t size = fmt_dtype_bytes(p->record.tensor.dtype), total = p->record.raw_bytes / size;
+    fmt_dtype dtype = fmt_content_dtype(&p->record);
+    uint64_t size = fmt_dtype_bytes(dtype), total = fmt_content_elems(&p->record);
+    if (!digest_good(&p->record)) return false;
     if (p->first > total || p->elems > total - p->first || p->elems * size > FMT_TAPE_CHUNK_BYTES) return false;
     if (p->elems == 0 && total) return false;
-    if (p->bytes != stored_bytes(p->transform, p->record.tensor.dtype, p->elems)) return false;
+    if (p->transform > FMT_TRANSFORM_BASE) return true; /* nothing is known of it: the part is not read */
+    if (p->transform == FMT_TRANSFORM_BASE && p->record.tier != FMT_TIER_TENSOR) return false;
+    bool same = p->transform == FMT_TRANSFORM_BASE && p->bytes == 0;
+    if (!same && p->bytes != stored_bytes(p->transform, dtype, p->elems)) return false;
     if (p->transform != FMT_TRANSFORM_REF && p->transform != FMT_TRANSFORM_XOR) return true;
     if (p->base >= i) return false;
     const fmt_part *base = &parts[p->base];
     return base->transform != FMT_TRANSFORM_REF && base->transform != FMT_TRANSFORM_XOR &&
-           base->elems * fmt_dtype_bytes(base->record.tensor.dtype) == p->elems * size;
+           base->elems * fmt_dtype_bytes(fmt_content_dtype(&base->record)) == p->elems * size;
 }
 
 err_code fmt_parts_get(const fmt_chunk *c, fmt_parts *out, err *e)

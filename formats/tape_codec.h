@@ -14,6 +14,7 @@ typedef enum fmt_transform {
     FMT_TRANSFORM_REF = 3,    /* nothing stored: the bytes of an earlier part of the chunk */
     FMT_TRANSFORM_XOR = 4,    /* planes of the XOR with an earlier part of the chunk */
     FMT_TRANSFORM_BITS = 5,   /* bit 0 of byte 0 of every element, 8 elements a byte, then bit 1, ...; elements % 8 == 0 */
+    FMT_TRANSFORM_BASE = 6,   /* planes of the XOR with the base tape's value; nothing where they are equal */
 } fmt_transform;
 
 enum {
@@ -23,16 +24,20 @@ enum {
     FMT_FRAME_EXTRA_BYTES = 64,        /* an LZ4 frame is at most this much longer than what it holds */
 };
 
+/* As many row digests as fmt_type_bytes allows bytes. */
+#define FMT_DIGEST_ROWS_MAX (1ll << 45)
+
 /* One run of elements of a record. */
 typedef struct fmt_part {
     fmt_tape_record record; /* key.name is NULL: the name below is not terminated */
     const char *name;       /* in the chunk's meta */
     uint32_t name_bytes;
     uint32_t number;        /* of the record */
-    uint64_t first, elems;  /* which elements; 0, 0 for a tier without payload */
+    uint64_t first, elems;  /* which elements of the tensor, or row digests; 0, 0 when there are neither */
     fmt_transform transform;
     uint32_t offset, bytes; /* in the decoded payload */
     uint32_t base;          /* REF, XOR: number of the part referred to; itself neither */
+    uint64_t base_hash;     /* BASE: hash of the base tape's record */
 } fmt_part;
 
 /* The parts of a data chunk, checked: ranges lie in their records, bases come first and match, no part's raw bytes
@@ -62,8 +67,12 @@ MUST_USE err_code fmt_payload_put(const uint8_t *payload, size_t bytes, uint8_t 
 uint32_t fmt_codec_put(fmt_dtype d, const uint8_t *src, uint64_t elems, uint8_t *dst, fmt_transform *used);
 /* Planes of src XOR base. */
 void fmt_codec_put_xor(fmt_dtype d, const uint8_t *src, const uint8_t *base, uint64_t elems, uint8_t *dst);
-/* Raw bytes of part i into dst. The payload was checked by fmt_payload_get. */
-void fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, uint8_t *dst);
+/* Gives the raw bytes of what a part of transform BASE is stored on: the same run of the base tape's record. */
+typedef err_code (*fmt_base_fn)(void *ctx, const fmt_part *p, uint8_t *dst, err *e);
+/* Raw bytes of part i into dst. The payload was checked by fmt_payload_get. Errors: fn's; ERR_FORMAT: the transform is of a
+ * later version of the format. */
+MUST_USE err_code fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload, fmt_base_fn fn, void *ctx,
+                                uint8_t *dst, err *e);
 
 /* A call per element size: with the size constant the compiler makes vector shuffles of these loops. */
 #define FMT_BY_SIZE(size, call)                   \

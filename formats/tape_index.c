@@ -84,6 +84,18 @@ bool fmt_type_bytes(const fmt_tensor *t, uint64_t *bytes)
     return n <= (uint64_t)1 << 48; /* a tape's parts are numbered by 32 bits: 2^32 parts of less than 2^19 bytes */
 }
 
+uint64_t fmt_tensor_rows(const fmt_tensor *t) { return t->ndim < 2 ? 1 : (uint64_t)t->shape[0]; }
+
+uint64_t fmt_content_elems(const fmt_tape_record *r)
+{
+    return r->tier == FMT_TIER_TENSOR ? (uint64_t)fmt_tensor_elems(&r->tensor) : r->n_digest_rows;
+}
+
+fmt_dtype fmt_content_dtype(const fmt_tape_record *r)
+{
+    return r->tier == FMT_TIER_TENSOR ? r->tensor.dtype : FMT_DTYPE_U64;
+}
+
 fmt_dtype fmt_unpack_dtype(fmt_unpack *u)
 {
     uint32_t n;
@@ -114,7 +126,7 @@ void fmt_pack_shape(fmt_buf *b, const fmt_tensor *t)
     for (int d = 0; d < t->ndim; d++) fmt_pack_uint(b, (uint64_t)t->shape[d]);
 }
 
-static bool same_type(const fmt_tensor *a, const fmt_tensor *b)
+bool fmt_same_type(const fmt_tensor *a, const fmt_tensor *b)
 {
     return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->shape, b->shape,
                                                                 sizeof a->shape[0] * (size_t)a->ndim) == 0;
@@ -170,8 +182,8 @@ static bool local_name(fmt_index *ix, fmt_page *p, const char *name, uint32_t *o
 static bool local_type(fmt_index *ix, fmt_page *p, uint32_t name, const fmt_tensor *t, uint32_t *out)
 {
     uint32_t i = ix->last_type[name];
-    if (i >= p->n_types || !same_type(&p->types[i].tensor, t))
-        for (i = 0; i < p->n_types && !same_type(&p->types[i].tensor, t); i++) { }
+    if (i >= p->n_types || !fmt_same_type(&p->types[i].tensor, t))
+        for (i = 0; i < p->n_types && !fmt_same_type(&p->types[i].tensor, t); i++) { }
     if (i == p->n_types) {
         if (!mem_grow((void **)&p->types, &p->type_cap, p->n_types + 1u, sizeof *p->types)) return false;
         fmt_type *n = &p->types[p->n_types++];
@@ -198,6 +210,12 @@ bool fmt_index_full(const fmt_index *ix)
     return !p->storage || p->rows == PAGE_ROWS || p->meta_bytes > PAGE_META_BYTES - 2 * FMT_TAPE_NAME_BYTES;
 }
 
+static fmt_digests digests_of(const fmt_tape_record *r)
+{
+    if (!r->has_digest) return FMT_DIGESTS_NONE;
+    return r->n_digest_rows ? FMT_DIGESTS_ROWS : FMT_DIGESTS_TENSOR;
+}
+
 err_code fmt_index_add(fmt_index *ix, const fmt_row *row, err *e)
 {
     const fmt_tape_record *r = &row->record;
@@ -215,6 +233,7 @@ err_code fmt_index_add(fmt_index *ix, const fmt_row *row, err *e)
         [FMT_COLUMN_SLOT] = (uint32_t)r->key.slot, [FMT_COLUMN_RANK] = (uint32_t)r->key.rank,
         [FMT_COLUMN_RANKS] = (uint32_t)r->n_ranks, [FMT_COLUMN_NAME] = name, [FMT_COLUMN_TYPE] = type,
         [FMT_COLUMN_PLACE] = r->place, [FMT_COLUMN_AXIS] = (uint8_t)r->axis, [FMT_COLUMN_TIER] = r->tier,
+        [FMT_COLUMN_DIGEST] = r->digest, [FMT_COLUMN_DIGESTS] = digests_of(r),
     };
     for (int c = 0; c < FMT_COLUMN_COUNT; c++) {
         uint8_t *at = p->storage + (p->column[c] - p->storage) + (size_t)COLUMN[c].width * p->rows;
@@ -264,6 +283,10 @@ void fmt_index_at(const fmt_index *ix, uint64_t i, fmt_row *out)
     r->stats.n_inf = fmt_page_u64(p, FMT_COLUMN_INF, row);
     r->stats.n_zero = fmt_page_u64(p, FMT_COLUMN_ZERO, row);
     r->stats.n_denormal = fmt_page_u64(p, FMT_COLUMN_DENORMAL, row);
+    fmt_digests digests = p->column[FMT_COLUMN_DIGESTS] ? (fmt_digests)fmt_page_u8(p, FMT_COLUMN_DIGESTS, row) : 0;
+    r->has_digest = digests != FMT_DIGESTS_NONE;
+    r->digest = r->has_digest ? fmt_page_u64(p, FMT_COLUMN_DIGEST, row) : 0;
+    r->n_digest_rows = digests == FMT_DIGESTS_ROWS ? fmt_tensor_rows(&r->tensor) : 0;
     r->raw_bytes = r->tier == FMT_TIER_TENSOR ? type->bytes : 0;
     r->stored_bytes = fmt_page_u64(p, FMT_COLUMN_STORED, row);
     r->first_chunk_offset = fmt_page_u64(p, FMT_COLUMN_CHUNK, row);
@@ -274,6 +297,16 @@ void fmt_index_at(const fmt_index *ix, uint64_t i, fmt_row *out)
 
 /* ---- pages as chunks ---- */
 
+/* Left out of a page whose records have no digest. */
+static bool is_optional(int column) { return column == FMT_COLUMN_DIGEST || column == FMT_COLUMN_DIGESTS; }
+
+static bool has_digests(const fmt_page *p)
+{
+    uint8_t any = 0;
+    for (uint32_t r = 0; r < p->rows; r++) any |= fmt_page_u8(p, FMT_COLUMN_DIGESTS, r);
+    return any;
+}
+
 void fmt_index_pack(const fmt_index *ix, const fmt_buf *events, uint32_t n_events, fmt_buf *meta, fmt_buf *body)
 {
     const fmt_page none = { .first = ix->rows }, *page = ix->n_pages ? &ix->pages[ix->n_pages - 1] : &none;
@@ -283,8 +316,10 @@ void fmt_index_pack(const fmt_index *ix, const fmt_buf *events, uint32_t n_event
     fmt_pack_str(meta, "rows");
     fmt_pack_uint(meta, page->rows);
     fmt_pack_str(meta, "columns");
-    fmt_pack_array(meta, FMT_COLUMN_COUNT);
+    bool digests = has_digests(page);
+    fmt_pack_array(meta, FMT_COLUMN_COUNT - (digests ? 0u : 2u));
     for (int c = 0; c < FMT_COLUMN_COUNT; c++) {
+        if (is_optional(c) && !digests) continue;
         fmt_pack_array(meta, 3);
         fmt_pack_str(meta, COLUMN[c].name);
         fmt_pack_str(meta, COLUMN[c].type);
@@ -372,6 +407,22 @@ DEFINE_AT_MOST(u8_at_most, uint8_t, fmt_page_u8)
 DEFINE_AT_MOST(u32_at_most, uint32_t, fmt_page_u32)
 DEFINE_AT_MOST(u64_at_most, uint64_t, fmt_page_u64)
 
+/* Digests stand only where there is no tensor, and no row is counted that the record's parts could not hold. */
+static bool digests_good(const fmt_page *p)
+{
+    if (!p->column[FMT_COLUMN_DIGESTS]) return !p->column[FMT_COLUMN_DIGEST];
+    if (!p->column[FMT_COLUMN_DIGEST] || !u8_at_most(p, FMT_COLUMN_DIGESTS, 0, FMT_DIGESTS_ROWS)) return false;
+    for (uint32_t r = 0; r < p->rows; r++) {
+        fmt_digests digests = (fmt_digests)fmt_page_u8(p, FMT_COLUMN_DIGESTS, r);
+        if (digests == FMT_DIGESTS_NONE) continue;
+        if (fmt_page_u8(p, FMT_COLUMN_TIER, r) == FMT_TIER_TENSOR) return false;
+        uint64_t rows = fmt_tensor_rows(&p->types[fmt_page_u32(p, FMT_COLUMN_TYPE, r)].tensor);
+        uint64_t most = (uint64_t)fmt_page_u32(p, FMT_COLUMN_PARTS, r) * (FMT_TAPE_CHUNK_BYTES / sizeof(uint64_t));
+        if (digests == FMT_DIGESTS_ROWS && (rows == 0 || rows > most)) return false;
+    }
+    return true;
+}
+
 /* What fmt_index_at and a caller's buffer for the value rely on. */
 static bool rows_good(const fmt_page *p, uint64_t file_bytes)
 {
@@ -387,7 +438,7 @@ static bool rows_good(const fmt_page *p, uint64_t file_bytes)
                 u32_at_most(p, FMT_COLUMN_RANK, 1, (uint32_t)INT32_MAX + 1) &&
                 u64_at_most(p, FMT_COLUMN_CHUNK, 0, file_bytes - 1) &&
                 u32_at_most(p, FMT_COLUMN_PARTS, (uint32_t)-1, (uint32_t)parts_most - 1);
-    if (!good) return false;
+    if (!good || !digests_good(p)) return false;
     for (uint32_t i = 0; i < p->n_types; i++) longest = p->types[i].bytes > longest ? p->types[i].bytes : longest;
     for (uint32_t r = 0; r < p->rows && longest > FMT_TAPE_CHUNK_BYTES; r++)
         if (fmt_page_u8(p, FMT_COLUMN_TIER, r) == FMT_TIER_TENSOR &&
@@ -422,7 +473,8 @@ err_code fmt_index_load(fmt_index *ix, const fmt_chunk *c, uint64_t file_bytes, 
     }
     bool good = !u.bad && first == p.first && p.names && p.types;
     for (int k = 0; k < FMT_COLUMN_COUNT && good; k++) /* again: "rows" may have come after "columns" */
-        good = p.column[k] && (uint64_t)COLUMN[k].width * p.rows <= (uint64_t)(c->body + c->body_bytes - p.column[k]);
+        good = p.column[k] ? (uint64_t)COLUMN[k].width * p.rows <= (uint64_t)(c->body + c->body_bytes - p.column[k])
+                           : is_optional(k);
     if (rc == ERR_OK && !(good && rows_good(&p, file_bytes)))
         rc = err_set(e, ERR_FORMAT, "index chunk %u at byte %" PRIu64 ": its tables break TAPE.md's rules", c->sequence,
                      c->offset);

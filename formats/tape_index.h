@@ -29,6 +29,7 @@ void fmt_names_fini(fmt_names *t);
 #define FMT_COLUMN_LIST(X)   \
     X(CHUNK, "chunk", 8, "u64")       /* offset of the chunk that holds the first part */ \
     X(HASH, "hash", 8, "u64")         \
+    X(DIGEST, "digest", 8, "u64")     /* not in pages without digests */ \
     X(STORED, "stored", 8, "u64")     /* bytes of all its parts in decoded payloads */ \
     X(MIN, "min", 8, "f64")           \
     X(MAX, "max", 8, "f64")           \
@@ -48,11 +49,19 @@ void fmt_names_fini(fmt_names *t);
     X(TYPE, "type", 4, "u32")         /* into the page's types */ \
     X(PLACE, "place", 1, "u8")        \
     X(AXIS, "axis", 1, "u8")          \
-    X(TIER, "tier", 1, "u8")
+    X(TIER, "tier", 1, "u8")          \
+    X(DIGESTS, "digests", 1, "u8")    /* fmt_digests; not in pages without digests */
 
 #define X(id, name, width, type) FMT_COLUMN_##id,
 typedef enum fmt_column { FMT_COLUMN_LIST(X) FMT_COLUMN_COUNT } fmt_column;
 #undef X
+
+/* What a record has in place of a hash. */
+typedef enum fmt_digests {
+    FMT_DIGESTS_NONE = 0,
+    FMT_DIGESTS_TENSOR = 1, /* the tensor's digest */
+    FMT_DIGESTS_ROWS = 2,   /* and one of every row */
+} fmt_digests;
 
 typedef struct fmt_type {
     fmt_tensor tensor; /* data NULL */
@@ -62,7 +71,7 @@ typedef struct fmt_type {
 typedef struct fmt_page {
     uint64_t first; /* row number of its first row */
     uint32_t rows;
-    const uint8_t *column[FMT_COLUMN_COUNT]; /* into the file, or into storage */
+    const uint8_t *column[FMT_COLUMN_COUNT]; /* into the file, or into storage; NULL: no digests in it */
     uint32_t *names; /* the page's name number -> number in the index's names */
     uint32_t n_names;
     fmt_type *types;
@@ -107,6 +116,11 @@ void fmt_index_fini(fmt_index *ix);
 
 /* Bytes of dtype x shape, checked. false: a negative dimension, or more than a tape can hold. */
 bool fmt_type_bytes(const fmt_tensor *t, uint64_t *bytes);
+/* What the parts of a record hold, tensor elements or row digests: how many, and of which type. */
+bool fmt_same_type(const fmt_tensor *a, const fmt_tensor *b); /* dtype and shape */
+uint64_t fmt_tensor_rows(const fmt_tensor *t); /* rows as digests count them: the first dimension; 1 of less than two */
+uint64_t fmt_content_elems(const fmt_tape_record *r);
+fmt_dtype fmt_content_dtype(const fmt_tape_record *r);
 /* Reads a dtype text; a shape array. On nonsense u->bad is set. */
 fmt_dtype fmt_unpack_dtype(fmt_unpack *u);
 void fmt_unpack_shape(fmt_unpack *u, fmt_type *t);

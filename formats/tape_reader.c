@@ -40,6 +40,7 @@ static err_code lose(fmt_tape *t, uint32_t number, const fmt_tape_key *key, uint
         return err_set(e, ERR_NOMEM, "%s: no memory for the list of losses", t->path);
     fmt_tape_lost *l = &t->lost[t->n_lost++];
     l->number = number;
+    l->no_base = false;
     l->round = key->round;
     l->offset = offset;
     fmt_tape_key_text(key, l->key, sizeof l->key);
@@ -60,8 +61,8 @@ static err_code drop_pending(fmt_tape *t, int i, bool lost, err *e)
 static bool same_record(const fmt_tape_record *a, const fmt_tape_record *b)
 {
     return a->key.round == b->key.round && a->key.slot == b->key.slot && a->key.rank == b->key.rank &&
-           a->key.name == b->key.name && a->hash == b->hash && a->raw_bytes == b->raw_bytes &&
-           a->tensor.dtype == b->tensor.dtype;
+           a->key.name == b->key.name && a->hash == b->hash && a->digest == b->digest && a->raw_bytes == b->raw_bytes &&
+           a->n_digest_rows == b->n_digest_rows && a->tensor.dtype == b->tensor.dtype;
 }
 
 /* A part whose bytes are good. The record joins the index with its last part. */
@@ -89,7 +90,7 @@ static err_code take_part(fmt_tape *t, const fmt_chunk *c, const fmt_part *p, ui
     have->filled += p->elems;
     have->row.record.stored_bytes += p->bytes;
     have->row.record.n_parts++;
-    if (have->filled < (uint64_t)fmt_tensor_elems(&p->record.tensor)) return ERR_OK;
+    if (have->filled < fmt_content_elems(&p->record)) return ERR_OK;
     TRY(fmt_index_add(&t->index, &have->row, e));
     return drop_pending(t, i, false, e);
 }
@@ -381,6 +382,7 @@ void fmt_tape_close(fmt_tape *t)
     if (!t) return;
     forget(t);
     json_decref(t->end_json);
+    fmt_tape_close(t->base);
     for (int i = 0; i < FMT_SLOTS; i++) {
         fmt_parts_fini(&t->slots[i].parts);
         free(t->slots[i].payload);

@@ -26,6 +26,7 @@ typedef struct fmt_tape_lost {
     uint32_t number;
     int32_t round;
     uint64_t offset; /* of the chunk */
+    bool no_base;    /* it is there, but its base is not */
     char key[FMT_TAPE_NAME_BYTES + 48];
 } fmt_tape_lost;
 
@@ -94,6 +95,8 @@ struct fmt_tape {
     uint64_t round_rows;
     fmt_slot slots[FMT_SLOTS];
     uint64_t tick;
+    fmt_tape *base;  /* opened when a value needs it */
+    err base_failed; /* that it cannot be */
 };
 
 const fmt_tape_end *fmt_tape_end_of(const fmt_tape *t);
@@ -108,6 +111,20 @@ const uint8_t *fmt_tape_map(const fmt_tape *t);
 
 /* "3/0/s0.attn_out@r1": the record's part of a reference, into buf; returns buf. */
 const char *fmt_tape_key_text(const fmt_tape_key *key, char *buf, size_t buf_bytes);
+
+/* ---- a tape stored on another one (tape_base.c) ---- */
+
+/* What the head of a new tape at path says of its base. *out is a new reference. Errors as fmt_tape_create_on. */
+MUST_USE err_code fmt_base_note(const char *path, const fmt_tape *base, json_t **out, err *e);
+
+/* A value of the base, kept while the parts of one of ours are put together; the caller frees data. */
+typedef struct fmt_base_value {
+    const fmt_tape *tape; /* ours */
+    int64_t record;       /* of the base */
+    uint8_t *data;
+    size_t cap;
+} fmt_base_value;
+err_code fmt_base_get(void *ctx, const fmt_part *p, uint8_t *dst, err *e); /* an fmt_base_fn of an fmt_base_value */
 
 /* Appends a record as another tape has it: hash and statistics are taken over. data: raw bytes, NULL for a tier without
  * payload. Errors as fmt_tape_put. */

@@ -17,7 +17,7 @@ typedef struct survey {
     fmt_tape_lost *lost; /* records by name; sorted, each number once */
     size_t n_lost, lost_cap;
     bool *sound;         /* [fmt_tape_count] the record decodes to what was put */
-    uint64_t n_sound, n_lost_records, n_lost_rounds, lost_bytes, lost_events;
+    uint64_t n_sound, n_lost_records, n_lost_rounds, n_base_records, lost_bytes, lost_events;
     uint8_t *buf;        /* one value */
     size_t buf_cap;
 } survey;
@@ -36,12 +36,12 @@ static __attribute__((format(printf, 6, 7))) err_code add_fault(survey *s, uint6
     return ERR_OK;
 }
 
-static err_code add_lost(survey *s, const fmt_row *row, err *e)
+static err_code add_lost(survey *s, const fmt_row *row, bool no_base, err *e)
 {
     if (!mem_grow((void **)&s->lost, &s->lost_cap, s->n_lost + 1, sizeof *s->lost))
         return err_set(e, ERR_NOMEM, "no memory for the list of losses");
     fmt_tape_lost *l = &s->lost[s->n_lost++];
-    *l = (fmt_tape_lost){ row->number, row->record.key.round, row->record.first_chunk_offset, "" };
+    *l = (fmt_tape_lost){ row->number, row->record.key.round, row->record.first_chunk_offset, no_base, "" };
     fmt_tape_key_text(&row->record.key, l->key, sizeof l->key);
     return ERR_OK;
 }
@@ -73,12 +73,26 @@ static err_code take_scan(survey *s, err *e)
     return ERR_OK;
 }
 
+static uint64_t content_bytes(const fmt_tape_record *r)
+{
+    return fmt_content_elems(r) * fmt_dtype_bytes(fmt_content_dtype(r));
+}
+
+/* The tensor, or the digests of its rows, or nothing. */
+static err_code get_content(const survey *s, size_t i, const fmt_tape_record *r, uint8_t *dst, err *e)
+{
+    if (r->tier == FMT_TIER_TENSOR) return fmt_tape_get(s->t, i, dst, r->raw_bytes, e);
+    if (r->n_digest_rows) return fmt_tape_digest_rows(s->t, i, (uint64_t *)(void *)dst, r->n_digest_rows, e);
+    return ERR_OK;
+}
+
 static err_code read_record(survey *s, size_t i, const fmt_tape_record *r, err *why)
 {
-    if (r->tier != FMT_TIER_TENSOR) return ERR_OK;
-    if (!mem_grow((void **)&s->buf, &s->buf_cap, (size_t)r->raw_bytes, 1)) return err_set(why, ERR_NOMEM,
-                                                                                          "no memory for a value");
-    return fmt_tape_get(s->t, i, s->buf, r->raw_bytes, why);
+    uint64_t bytes = content_bytes(r);
+    if (r->tier != FMT_TIER_TENSOR && bytes == 0) return ERR_OK;
+    if (!mem_grow((void **)&s->buf, &s->buf_cap, (size_t)bytes, 1))
+        return err_set(why, ERR_NOMEM, "no memory for a value");
+    return get_content(s, i, r, s->buf, why);
 }
 
 static err_code read_records(survey *s, err *e)
@@ -93,10 +107,15 @@ static err_code read_records(survey *s, err *e)
         err_code rc = read_record(s, (size_t)i, &row.record, &why);
         s->sound[i] = rc == ERR_OK;
         if (rc == ERR_OK) { s->n_sound++; continue; }
+        if (rc == ERR_INPUT) { /* its base is not to be had: one fault for all of them */
+            s->n_base_records++;
+            TRY(add_lost(s, &row, true, e));
+            continue;
+        }
         if (rc != ERR_FORMAT) { if (e) *e = why; return rc; }
         const char *text = why.msg + strlen(fmt_tape_path(s->t)) + 2; /* the path is in every line already */
         TRY(add_fault(s, row.record.first_chunk_offset, 0, -1, e, "%s", text));
-        TRY(add_lost(s, &row, e));
+        TRY(add_lost(s, &row, false, e));
     }
     return ERR_OK;
 }
@@ -108,7 +127,9 @@ static bool same_row(const fmt_row *a, const fmt_row *b)
            x->key.rank == y->key.rank && strcmp(x->key.name, y->key.name) == 0 && x->tensor.dtype == y->tensor.dtype &&
            x->tensor.ndim == y->tensor.ndim && memcmp(x->tensor.shape, y->tensor.shape, sizeof x->tensor.shape) == 0 &&
            x->place == y->place && x->axis == y->axis && x->n_ranks == y->n_ranks && x->tier == y->tier &&
-           x->hash == y->hash && memcmp(&x->stats, &y->stats, sizeof x->stats) == 0 && x->raw_bytes == y->raw_bytes &&
+           x->hash == y->hash && x->has_digest == y->has_digest && x->digest == y->digest &&
+           x->n_digest_rows == y->n_digest_rows && memcmp(&x->stats, &y->stats, sizeof x->stats) == 0 &&
+           x->raw_bytes == y->raw_bytes &&
            x->stored_bytes == y->stored_bytes && x->first_chunk_offset == y->first_chunk_offset && x->n_parts == y->n_parts;
 }
 
@@ -126,7 +147,7 @@ static err_code compare_rows(survey *s, const fmt_index *want, err *e)
             TRY(add_fault(s, r.record.first_chunk_offset, 0, -1, e, "record %u is not in the index", r.number));
         }
         if (h == have->rows || r.number != w.number) {
-            TRY(add_lost(s, &w, e));
+            TRY(add_lost(s, &w, false, e));
             continue;
         }
         h++;
@@ -204,8 +225,12 @@ static err_code settle_losses(survey *s, err *e)
     }
     s->n_lost = (size_t)kept;
     s->n_lost_records = expected > s->n_sound ? expected - s->n_sound : 0;
+    if (s->n_base_records)
+        TRY(add_fault(s, 0, 0, -1, e, "%" PRIu64 " records are stored on base %s and cannot be read without it",
+                      s->n_base_records, fmt_tape_base_name(s->t) ? fmt_tape_base_name(s->t) : "?"));
     for (size_t k = 0; k < s->n_lost; k++)
-        TRY(add_fault(s, s->lost[k].offset, 0, -1, e, "record %u (%s) is lost", s->lost[k].number, s->lost[k].key));
+        if (!s->lost[k].no_base)
+            TRY(add_fault(s, s->lost[k].offset, 0, -1, e, "record %u (%s) is lost", s->lost[k].number, s->lost[k].key));
     if (s->n_lost_records > s->n_lost)
         TRY(add_fault(s, 0, 0, -1, e, "%" PRIu64 " more records are lost, their names with them",
                       s->n_lost_records - s->n_lost));
@@ -244,6 +269,13 @@ static void make_report(survey *s, fmt_tape_report *out)
     };
     s->faults = NULL;
     s->n_faults = 0;
+    out->n_base_records = s->n_base_records;
+    const char *name = fmt_tape_base_name(s->t);
+    const fmt_tape *base;
+    err why;
+    if (!name) return;
+    if (fmt_tape_base(s->t, &base, &why) == ERR_OK) snprintf(out->base, sizeof out->base, "%s", fmt_tape_path(base));
+    else snprintf(out->base, sizeof out->base, "%.100s: %.150s", name, why.msg);
 }
 
 err_code fmt_tape_examine(const char *path, fmt_tape_report *out, err *e)
@@ -288,15 +320,16 @@ static err_code copy_records(survey *s, fmt_tape_writer *w, size_t i, size_t *n,
 {
     fmt_tape_record r;
     const void *data[COPIES_MAX];
-    uint64_t bytes;
+    uint64_t bytes, one;
     fmt_tape_at(s->t, i, &r);
+    one = content_bytes(&r);
     *n = r.n_ranks <= COPIES_MAX ? copies_at(s, i, &r) : 1;
     if (!s->sound[i]) return ERR_OK;
-    if (!mul_u64(r.raw_bytes, *n, &bytes) || !mem_grow((void **)&s->buf, &s->buf_cap, (size_t)bytes + 1, 1))
+    if (!mul_u64(one, *n, &bytes) || !mem_grow((void **)&s->buf, &s->buf_cap, (size_t)bytes + 1, 1))
         return err_set(e, ERR_NOMEM, "no memory for a value");
-    for (size_t k = 0; k < *n && r.tier == FMT_TIER_TENSOR; k++) {
-        data[k] = s->buf + k * r.raw_bytes;
-        TRY(fmt_tape_get(s->t, i + k, s->buf + k * r.raw_bytes, r.raw_bytes, e));
+    for (size_t k = 0; k < *n; k++) {
+        data[k] = s->buf + k * one;
+        TRY(get_content(s, i + k, &r, s->buf + k * one, e));
     }
     if (*n == 1) return fmt_tape_put_record(w, &r, s->buf, e);
     return fmt_tape_put_ranks(w, &r.key, &r.tensor, data, r.place, r.axis, r.n_ranks, r.tier, e);

@@ -72,6 +72,9 @@ struct fmt_tape_writer {
     batch ring[BATCHES], *open; /* the batch with serial k is ring[k % BATCHES] */
     uint64_t next_serial;       /* one past the open batch's */
     uint32_t next_record;
+    const fmt_tape *base; /* NULL: the tape stands alone */
+    uint8_t *base_data;   /* the base's values of the records being put */
+    size_t base_cap;
     err first; /* sticky */
     pthread_t thread;
     bool threaded;
@@ -371,31 +374,48 @@ static bool nearly_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
     return 2 * same > bytes;
 }
 
+/* What is the same for equal contents. */
+static uint64_t identity(const fmt_tape_record *r) { return r->has_digest ? r->digest : r->hash; }
+
 static uint16_t *find_stored(batch *b, const fmt_part *p)
 {
-    size_t at = (p->record.hash ^ p->first) % TABLE_SLOTS;
+    size_t at = (identity(&p->record) ^ p->first) % TABLE_SLOTS;
     for (; b->table[at]; at = (at + 1) % TABLE_SLOTS) {
         const stored_part *s = &b->stored[b->table[at] - 1];
-        if (s->hash == p->record.hash && s->first == p->first && s->elems == p->elems &&
-            s->dtype == p->record.tensor.dtype)
+        if (s->hash == identity(&p->record) && s->first == p->first && s->elems == p->elems &&
+            s->dtype == fmt_content_dtype(&p->record))
             break;
     }
     return &b->table[at];
 }
 
-/* Stores the raw bytes of p in the batch through the first transform that fits. */
-static void encode(batch *b, fmt_part *p, const uint8_t *raw, const sibling *near)
+/* The base tape's value of a record, or NULL. */
+typedef struct based { const uint8_t *raw; uint64_t hash; } based;
+
+/* Stores the raw bytes of p in the batch through the first transform that fits. on: the base's bytes of the same run. */
+static void encode(batch *b, fmt_part *p, const uint8_t *raw, const based *on, const sibling *near)
 {
     uint8_t *dst = b->payload + b->payload_bytes;
     p->offset = (uint32_t)b->payload_bytes;
-    size_t raw_bytes = p->elems * fmt_dtype_bytes(p->record.tensor.dtype);
-    if (near && nearly_equal(raw, near->raw, raw_bytes)) {
-        fmt_codec_put_xor(p->record.tensor.dtype, raw, near->raw, p->elems, dst);
+    fmt_dtype dtype = fmt_content_dtype(&p->record);
+    size_t raw_bytes = p->elems * fmt_dtype_bytes(dtype);
+    if (on->raw && memcmp(raw, on->raw, raw_bytes) == 0) {
+        p->transform = FMT_TRANSFORM_BASE;
+        p->base_hash = on->hash;
+        p->bytes = p->offset = 0;
+    } else if (on->raw && nearly_equal(raw, on->raw, raw_bytes)) {
+        fmt_codec_put_xor(dtype, raw, on->raw, p->elems, dst);
+        p->transform = FMT_TRANSFORM_BASE;
+        p->base_hash = on->hash;
+        p->bytes = (uint32_t)raw_bytes;
+    } else if (near && nearly_equal(raw, near->raw, raw_bytes)) {
+        fmt_codec_put_xor(dtype, raw, near->raw, p->elems, dst);
         p->transform = FMT_TRANSFORM_XOR;
         p->bytes = (uint32_t)raw_bytes;
         p->base = near->part;
     } else {
-        p->bytes = fmt_codec_put(p->record.tensor.dtype, raw, p->elems, dst, &p->transform);
+        bool tensor = p->record.tier == FMT_TIER_TENSOR; /* digests are noise: as they are */
+        p->bytes = fmt_codec_put(tensor ? dtype : FMT_DTYPE_U8, raw, tensor ? p->elems : raw_bytes, dst, &p->transform);
         uint16_t *slot = find_stored(b, p);
         if (*slot) { /* the same hash: compare what is stored, which a transform makes only one way */
             const stored_part *s = &b->stored[*slot - 1];
@@ -413,9 +433,10 @@ static void encode(batch *b, fmt_part *p, const uint8_t *raw, const sibling *nea
 }
 
 /* Appends one part, in a new chunk if need be. *where: a sibling that the next rank's part may refer to. */
-static err_code put_part(fmt_tape_writer *w, const char *name, fmt_part *p, const uint8_t *raw, bool equal, sibling *where)
+static err_code put_part(fmt_tape_writer *w, const char *name, fmt_part *p, const uint8_t *raw, const based *on, bool equal,
+                         sibling *where)
 {
-    size_t raw_bytes = raw ? p->elems * fmt_dtype_bytes(p->record.tensor.dtype) : 0;
+    size_t raw_bytes = raw ? p->elems * fmt_dtype_bytes(fmt_content_dtype(&p->record)) : 0;
     bool refer = where->raw && equal && where->serial == w->open->serial;
     size_t need = FMT_PART_META_BYTES + (refer ? 0 : raw_bytes);
     if (w->open->n_parts == FMT_CHUNK_PARTS || batch_room(w->open) < need) {
@@ -429,13 +450,13 @@ static err_code put_part(fmt_tape_writer *w, const char *name, fmt_part *p, cons
         p->transform = FMT_TRANSFORM_REF;
         p->base = where->part;
     } else if (raw_bytes) {
-        encode(b, p, raw, where->raw && where->serial == b->serial ? where : NULL);
+        encode(b, p, raw, on, where->raw && where->serial == b->serial ? where : NULL);
         if (!where->raw || where->serial != b->serial)
             *where = (sibling){ .serial = b->serial, .raw = raw,
                                 .part = p->transform == FMT_TRANSFORM_REF ? p->base : b->n_parts };
     }
-    b->stored[b->n_parts] = (stored_part){ p->record.hash, p->first, p->elems, p->record.tensor.dtype, p->transform,
-                                           p->offset, p->bytes };
+    b->stored[b->n_parts] = (stored_part){ identity(&p->record), p->first, p->elems, fmt_content_dtype(&p->record),
+                                           p->transform, p->offset, p->bytes };
     fmt_part_put(&b->parts, p, number);
     CHECK(!b->parts.full && !b->names.full);
     b->n_parts++;
@@ -450,14 +471,38 @@ static void add_row(batch *b, const fmt_row *row, const char *name)
     r->record.key.name = b->name_set.text[fmt_names_find(&b->name_set, name, strlen(name))];
 }
 
-/* Appends n records that differ in rank, hash, statistics and bytes only; data NULL: no payload. equal[r]: rank r has rank
- * 0's bytes. Part by part over the
- * ranks, so that equal copies lie in the same chunk, where one can refer to the other. */
+/* Finds the base's values of n records that differ in rank only. What the base lacks, has of another type, or cannot read
+ * any more is stored by itself. */
+static err_code find_based(fmt_tape_writer *w, const fmt_row *rows, int32_t n, based *on)
+{
+    memset(on, 0, (size_t)n * sizeof *on);
+    const fmt_tape_record *r0 = &rows[0].record;
+    if (!w->base || r0->tier != FMT_TIER_TENSOR || r0->raw_bytes == 0) return ERR_OK;
+    size_t bytes = (size_t)r0->raw_bytes;
+    if (!mem_grow((void **)&w->base_data, &w->base_cap, bytes * (size_t)n, 1))
+        return err_set(&w->first, ERR_NOMEM, "tape writer: no memory for a value of the base");
+    for (int32_t r = 0; r < n; r++) {
+        fmt_tape_record have;
+        int64_t i = fmt_tape_find(w->base, &rows[r].record.key);
+        if (i < 0) continue;
+        fmt_tape_at(w->base, (size_t)i, &have);
+        if (have.tier != FMT_TIER_TENSOR || !fmt_same_type(&have.tensor, &r0->tensor)) continue;
+        uint8_t *to = w->base_data + bytes * (size_t)r;
+        if (fmt_tape_get(w->base, (size_t)i, to, bytes, NULL) == ERR_OK) on[r] = (based){ to, have.hash };
+    }
+    return ERR_OK;
+}
+
+/* Appends n records that differ in rank, hash, statistics and bytes only. data[rank]: the tensor or the row digests, not
+ * read when there are neither. equal[r]: rank r has rank 0's bytes. Part by part over the ranks, so that equal copies lie
+ * in the same chunk, where one can refer to the other. */
 static err_code put_copies(fmt_tape_writer *w, fmt_row *rows, const void *const *data, const bool *equal, int32_t n)
 {
     const fmt_tape_record *r0 = &rows[0].record;
-    uint64_t size = fmt_dtype_bytes(r0->tensor.dtype), elems = data ? r0->raw_bytes / size : 0;
+    uint64_t size = fmt_dtype_bytes(fmt_content_dtype(r0)), elems = fmt_content_elems(r0);
     uint64_t step = FMT_PART_BYTES / size, n_parts = elems ? (elems + step - 1) / step : 1;
+    based on[RANKS_MAX];
+    TRY(find_based(w, rows, n, on));
     for (int32_t r = 0; r < n; r++) {
         rows[r].number = w->next_record++;
         rows[r].record.n_parts = (int32_t)n_parts;
@@ -468,8 +513,9 @@ static err_code put_copies(fmt_tape_writer *w, fmt_row *rows, const void *const 
         for (int32_t r = 0; r < n; r++) {
             fmt_part p = { .record = rows[r].record, .number = rows[r].number, .first = k * step };
             p.elems = elems - p.first < step ? elems - p.first : step;
-            const uint8_t *raw = data && elems ? (const uint8_t *)data[r] + p.first * size : NULL;
-            TRY(put_part(w, r0->key.name, &p, raw, equal[r], &where));
+            const uint8_t *raw = elems ? (const uint8_t *)data[r] + p.first * size : NULL;
+            const based run = { on[r].raw ? on[r].raw + p.first * size : NULL, on[r].hash };
+            TRY(put_part(w, r0->key.name, &p, raw, &run, equal[r], &where));
             if (k == 0) {
                 rows[r].record.first_chunk_offset = w->open->serial;
                 rows[r].part = w->open->n_parts - 1;
@@ -547,7 +593,7 @@ err_code fmt_tape_put_ranks(fmt_tape_writer *w, const fmt_tape_key *key, const f
             measure(rec, data[r]);
         }
     }
-    (void)put_copies(w, rows, tier == FMT_TIER_TENSOR ? data : NULL, equal, n_ranks);
+    (void)put_copies(w, rows, data, equal, n_ranks);
     return sticky(w, e);
 }
 
@@ -568,8 +614,27 @@ err_code fmt_tape_put_record(fmt_tape_writer *w, const fmt_tape_record *r, const
     fmt_row row = { .record = *r };
     row.record.tensor.data = NULL;
     row.record.raw_bytes = fmt_tensor_bytes(&r->tensor);
-    (void)put_copies(w, &row, r->tier == FMT_TIER_TENSOR ? &data : NULL, &(bool){ false }, 1);
+    (void)put_copies(w, &row, &data, &(bool){ false }, 1);
     return sticky(w, e);
+}
+
+err_code fmt_tape_put_digest(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_tensor *t, fmt_place place,
+                             int32_t axis, int32_t n_ranks, fmt_tier tier, const fmt_digest *digest,
+                             const fmt_stats *stats, err *e)
+{
+    fmt_tape_record r = { .key = *key, .tensor = *t, .place = place, .axis = axis, .n_ranks = n_ranks, .tier = tier,
+                          .has_digest = true, .digest = digest->digest, .n_digest_rows = digest->n_rows };
+    TRY(sticky(w, e));
+    TRY(key_good(&r, e));
+    uint64_t rows = fmt_tensor_rows(t);
+    if (tier == FMT_TIER_TENSOR || (tier == FMT_TIER_STATS) != (stats != NULL))
+        return err_set(e, ERR_ARG, "tape: %s: a digest of tier %d %s statistics cannot be kept", key->name, tier,
+                       stats ? "with" : "without");
+    if (digest->n_rows && (digest->n_rows != rows || rows > FMT_DIGEST_ROWS_MAX))
+        return err_set(e, ERR_ARG, "tape: %s: digests of %" PRIu64 " rows, wanted %" PRIu64, key->name, digest->n_rows,
+                       rows);
+    if (stats) r.stats = *stats;
+    return fmt_tape_put_record(w, &r, digest->row, e);
 }
 
 err_code fmt_tape_put_event(fmt_tape_writer *w, int32_t round, const json_t *event, err *e)
@@ -606,11 +671,25 @@ static void writer_free(fmt_tape_writer *w)
     free(w->out.chunk_at);
     free(w->out.page_at);
     free(w->out.head);
+    free(w->base_data);
     free(w->out.meta.data);
     free(w->out.body.data);
     pthread_mutex_destroy(&w->lock);
     pthread_cond_destroy(&w->change);
     free(w);
+}
+
+/* The head as given, with what names the base in it, or nothing that would. */
+static err_code pack_head(fmt_tape_writer *w, const char *path, const json_t *head, err *e)
+{
+    json_t *note = NULL, *own = json_copy((json_t *)(uintptr_t)head);
+    if (!own) return err_set(e, ERR_NOMEM, "%s: no memory for a tape's head", path);
+    (void)json_object_del(own, "base");
+    err_code rc = w->base ? fmt_base_note(path, w->base, &note, e) : ERR_OK;
+    if (note && json_object_set_new(own, "base", note) != 0) rc = err_set(e, ERR_NOMEM, "%s: no memory for its head", path);
+    if (rc == ERR_OK) rc = fmt_msgpack_pack(own, &w->out.head, &w->out.head_bytes, e);
+    json_decref(own);
+    return rc;
 }
 
 static err_code create(fmt_tape_writer *w, const char *path, const json_t *head, err *e)
@@ -621,7 +700,7 @@ static err_code create(fmt_tape_writer *w, const char *path, const json_t *head,
     for (int i = 0; i < BATCHES; i++) room = room && batch_init(&w->ring[i]);
     if (!room) return err_set(e, ERR_NOMEM, "%s: no memory for a tape writer", path);
     if (!json_is_object(head)) return err_set(e, ERR_ARG, "%s: a tape's head is an object", path);
-    TRY(fmt_msgpack_pack(head, &s->head, &s->head_bytes, e));
+    TRY(pack_head(w, path, head, e));
     if (s->head_bytes > FMT_TAPE_HEAD_BYTES - FMT_CHUNK_HEADER_BYTES)
         return err_set(e, ERR_ARG, "%s: the head packs to %zu bytes, at most %d", path, s->head_bytes,
                        FMT_TAPE_HEAD_BYTES - FMT_CHUNK_HEADER_BYTES);
@@ -637,9 +716,15 @@ static err_code create(fmt_tape_writer *w, const char *path, const json_t *head,
 
 err_code fmt_tape_create(const char *path, const json_t *head, fmt_tape_writer **out, err *e)
 {
+    return fmt_tape_create_on(path, head, NULL, out, e);
+}
+
+err_code fmt_tape_create_on(const char *path, const json_t *head, const fmt_tape *base, fmt_tape_writer **out, err *e)
+{
     *out = NULL;
     fmt_tape_writer *w = mem_alloc(1, sizeof *w);
     if (!w) return err_set(e, ERR_NOMEM, "%s: no memory for a tape writer", path);
+    w->base = base;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->change, NULL);
     err_code rc = create(w, path, head, e);

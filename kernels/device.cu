@@ -123,13 +123,14 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-extern "C" err_code krn_stream_wait(krn_stream s, uint64_t deadline_ns, bool *done, err *e)
+/* Asks until the answer is no longer "not ready". */
+template <typename Query> static err_code poll(Query query, uint64_t deadline_ns, bool *done, err *e)
 {
     enum { SPIN_NS = 2000000, PAUSE_NS = 50000 }; /* a step takes less than a millisecond: do not sleep through its end */
     uint64_t start = now_ns();
     *done = false;
     for (;;) {
-        cudaError_t rc = cudaStreamQuery(s);
+        cudaError_t rc = query();
         if (rc == cudaSuccess) break;
         if (rc != cudaErrorNotReady)
             return err_set(e, ERR_DEVICE, "the device failed during a step: %s", cudaGetErrorString(rc));
@@ -141,6 +142,16 @@ extern "C" err_code krn_stream_wait(krn_stream s, uint64_t deadline_ns, bool *do
     }
     *done = true;
     return ERR_OK;
+}
+
+extern "C" err_code krn_stream_wait(krn_stream s, uint64_t deadline_ns, bool *done, err *e)
+{
+    return poll([s] { return cudaStreamQuery(s); }, deadline_ns, done, e);
+}
+
+extern "C" err_code krn_event_wait(krn_event v, uint64_t deadline_ns, bool *done, err *e)
+{
+    return poll([v] { return cudaEventQuery(v); }, deadline_ns, done, e);
 }
 
 extern "C" err_code krn_copy(void *to, const void *from, uint64_t bytes, krn_stream s, err *e)

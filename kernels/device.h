@@ -48,7 +48,7 @@ void krn_pinned_free(void *host); /* NULL is a no-op */
 /* How often device or pinned memory was taken by this process: a step leaves it as it is. */
 uint64_t krn_device_alloc_count(void);
 
-/* ---- streams, copies, events ---- all asynchronous but krn_stream_wait; to close NULL is a no-op */
+/* ---- streams, copies, events ---- all asynchronous but the two waits; to close NULL is a no-op */
 MUST_USE err_code krn_stream_open(krn_stream *out, err *e);
 void krn_stream_close(krn_stream s);
 /* Waits until all work on s is done, or for deadline_ns (0: without end). *done is false when the time was up; a fault in
@@ -61,6 +61,8 @@ MUST_USE err_code krn_event_open(bool timed, krn_event *out, err *e);
 void krn_event_close(krn_event v);
 MUST_USE err_code krn_event_record(krn_event v, krn_stream s, err *e);
 MUST_USE err_code krn_event_follow(krn_event v, krn_stream s, err *e); /* later work on s waits for v */
+/* As krn_stream_wait, for what stands before the event; done at once when it was never recorded. */
+MUST_USE err_code krn_event_wait(krn_event v, uint64_t deadline_ns, bool *done, err *e);
 MUST_USE err_code krn_event_elapsed_us(krn_event from, krn_event to, double *us, err *e); /* both done */
 
 /* Writes value to *pinned, host memory of krn_pinned_alloc, when the stream gets there: how far a stuck step came. */

@@ -1,18 +1,19 @@
-/* The step streams the head once. Eight lanes share a row, 16 bytes a load, and hold four rows at a time, so that a block
- * has 64 KiB in flight and an embedding read from shared memory serves four rows. */
+/* The step streams the head once, through tensor cores: four entries cost what one does. A warp takes 16 rows at a time and
+ * holds 256 columns of them in registers; a register that was used is loaded anew at once, for the next rows, so that a
+ * multiprocessor has up to 128 KiB on the way. The previous tokens are chosen while the first rows travel. */
 #include "kernels/markov.h"
 
-#include "kernels/bits.cuh"
+#include "kernels/skinny.cuh"
 
 enum {
-    THREADS = 256,
-    WARPS = THREADS / KRN_WARP,
-    CHUNK = 8,                                 /* elements of a 16-byte load */
-    LANES = 8,                                 /* that share a row */
-    LANE_ROWS = 4,                             /* a lane works on at a time */
-    LANE_CHUNKS = 4,                           /* of each, loaded together: a row of 256 elements in one go */
-    TILE_ROWS = THREADS / LANES * LANE_ROWS,   /* of a block at a time */
-    ENTRIES = THREADS / TILE_ROWS,             /* batch entries that the block finishes side by side, a thread a row */
+    WARPS = 16,
+    THREADS = WARPS * KRN_WARP,
+    UNIT_ROWS = 16,                                    /* of a warp at a time: the M of an mma */
+    ROUND_ROWS = KRN_MARKOV_PARTS * WARPS * UNIT_ROWS, /* of all warps at a time */
+    CHUNK = 8,                                         /* elements of a 16-byte load */
+    QUAD = 4,                                          /* lanes that share a row */
+    STEPS = 8,                                         /* chunks of a row that a lane holds */
+    PANEL = STEPS * QUAD,                              /* that its quad holds: 256 columns */
 };
 
 typedef struct step_args {
@@ -24,8 +25,6 @@ typedef struct step_args {
     int32_t n_ranks;
     int32_t *drafts;
     float *biased;
-    krn_best *part;
-    int32_t *arrived;
     krn_best *best;
 } step_args;
 
@@ -39,10 +38,10 @@ __device__ static krn_best best_of(krn_best a, krn_best b)
     return first ? a : b;
 }
 
-/* Of the warp's lanes, in every lane. */
-__device__ static krn_best warp_best(krn_best best)
+/* Of the lanes that are multiples of apart away from one another, in each of them; apart 1: of the whole warp. */
+__device__ static krn_best warp_best(krn_best best, int apart)
 {
-    for (int apart = KRN_WARP / 2; apart > 0; apart /= 2) {
+    for (; apart < KRN_WARP; apart *= 2) {
         krn_best other;
         other.value = __shfl_xor_sync(0xffffffff, best.value, apart);
         other.id = __shfl_xor_sync(0xffffffff, best.id, apart);
@@ -51,223 +50,140 @@ __device__ static krn_best warp_best(krn_best best)
     return best;
 }
 
-/* Other blocks, or ranks, wrote it: not from L1. */
-__device__ static krn_best load_best(const krn_best *from)
+/* The warp's best of all parts of one entry. from: the parts of rank 0; those of the next rank are stride further. */
+__device__ static krn_best join_parts(const krn_best *from, int32_t n_ranks, int32_t stride)
 {
-    const int2 bits = __ldcg((const int2 *)from);
-    return { __int_as_float(bits.x), bits.y };
-}
-
-/* Of n candidates, stride apart, the warp's. */
-__device__ static krn_best warp_best_of(const krn_best *from, int32_t n, int32_t stride)
-{
+    enum { LOADS = (KRN_MARKOV_PARTS + KRN_WARP - 1) / KRN_WARP };
     krn_best own = { __uint_as_float(0x7fc00000), INT32_MAX }; /* loses against all */
-    for (int32_t j = threadIdx.x % KRN_WARP; j < n; j += KRN_WARP)
-        own = best_of(own, load_best(from + (int64_t)j * stride));
-    return warp_best(own);
+    for (int32_t rank = 0; rank < n_ranks; rank++, from += stride) {
+        int2 bits[LOADS];
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) /* past the end the last one again, which changes nothing */
+            bits[j] = __ldcg((const int2 *)from + min(j * KRN_WARP + (int)threadIdx.x % KRN_WARP, KRN_MARKOV_PARTS - 1));
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) own = best_of(own, { __int_as_float(bits[j].x), bits[j].y });
+    }
+    return warp_best(own, 1);
 }
 
 /* ---- the step ---- */
 
-/* The token before position i of entry b of BATCH. */
-template <int BATCH> __device__ static int32_t previous_token(const step_args &a, int32_t b)
-{
-    if (a.i == 0) return a.anchor[b];
-    krn_best winner = load_best(a.before + b);
-    for (int32_t rank = 1; rank < a.n_ranks; rank++) winner = best_of(winner, load_best(a.before + rank * BATCH + b));
-    return winner.id;
-}
+__host__ __device__ static int32_t panels_of(int32_t k) { return (k + PANEL * CHUNK - 1) / (PANEL * CHUNK); }
 
 /* Chunk c of a row of k elements; past the end zeros. WIDE: rows are 16-byte aligned and k is whole chunks. */
-template <bool WIDE>
-__device__ static uint4 chunk_of(const bf16 *row, int32_t c, int32_t k)
+template <bool WIDE> __device__ __forceinline__ static uint4 chunk_of(const bf16 *row, int32_t c, int32_t k)
 {
-    if constexpr (WIDE) {
-        return __ldg((const uint4 *)row + c);
-    } else {
-        uint32_t pair[CHUNK / 2];
-#pragma unroll
-        for (int p = 0; p < CHUNK / 2; p++) {
-            int32_t at = c * CHUNK + 2 * p;
-            pair[p] = (at < k ? row[at] : 0) | (uint32_t)(at + 1 < k ? row[at + 1] : 0) << 16;
-        }
-        return make_uint4(pair[0], pair[1], pair[2], pair[3]);
-    }
+    if constexpr (WIDE) return c * CHUNK < k ? __ldg((const uint4 *)row + c) : make_uint4(0, 0, 0, 0);
+    else return krn_load8(row + c * CHUNK, k - c * CHUNK, false);
 }
 
-__device__ static float4 first_half(uint4 v)
-{
-    float f[CHUNK];
-    krn_unpack8(v, f);
-    return make_float4(f[0], f[1], f[2], f[3]);
-}
-
-__device__ static float4 second_half(uint4 v)
-{
-    float f[CHUNK];
-    krn_unpack8(v, f);
-    return make_float4(f[4], f[5], f[6], f[7]);
-}
-
-/* The embeddings of the previous tokens as f32 [batch][2][chunks]: first halves of the chunks, then second halves, so that
- * eight lanes that read neighbouring chunks read 128 bytes in a row. */
+/* The embeddings of the tokens before position i, as staged [panels * STEPS][BATCH][QUAD]: what lanes read together lies
+ * together. */
 template <int BATCH, bool WIDE>
-__device__ static void stage_embeddings(const step_args &a, int32_t chunks, float4 *staged)
+__device__ static void stage_embeddings(const step_args &a, int32_t panels, uint4 *staged)
 {
-    for (int32_t q = threadIdx.x; q < BATCH * chunks; q += THREADS) {
-        int32_t b = q / chunks, c = q % chunks;
-        int32_t id = previous_token<BATCH>(a, b);
-        if (id < 0 || id >= a.vocab) id = 0;
-        uint4 v = chunk_of<WIDE>(a.embed + (int64_t)id * a.k, c, a.k);
-        staged[2 * b * chunks + c] = first_half(v);
-        staged[(2 * b + 1) * chunks + c] = second_half(v);
+    __shared__ int32_t token[BATCH];
+    const int b = threadIdx.x / KRN_WARP;
+    if (b < BATCH) {
+        const krn_best *parts = a.before + b * KRN_MARKOV_PARTS;
+        int32_t id = a.i == 0 ? a.anchor[b] : join_parts(parts, a.n_ranks, BATCH * KRN_MARKOV_PARTS).id;
+        if (threadIdx.x % KRN_WARP == 0) {
+            token[b] = id < 0 || id >= a.vocab ? 0 : id;
+            if (a.i > 0 && blockIdx.x == 0) a.drafts[b * a.n_out + a.i - 1] = id;
+        }
     }
+    __syncthreads();
+    for (int32_t at = threadIdx.x; at < panels * PANEL * BATCH; at += THREADS) {
+        int32_t entry = at / QUAD % BATCH, c = at / (QUAD * BATCH) * QUAD + at % QUAD;
+        staged[at] = chunk_of<WIDE>(a.embed + (int64_t)token[entry] * a.k, c, a.k);
+    }
+    __syncthreads();
 }
 
-__device__ static float dot4(float4 w, float4 x, float sum)
-{
-    sum = fmaf(w.x, x.x, sum);
-    sum = fmaf(w.y, x.y, sum);
-    sum = fmaf(w.z, x.z, sum);
-    return fmaf(w.w, x.w, sum);                                                                      /* R1 */
-}
-
-/* The last block to come here joins what all have left in part. */
-template <int BATCH> __device__ static void join_parts(const step_args &a)
-{
-    __shared__ bool is_last;
-    __threadfence(); /* this block's part before its arrival */
-    __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicAdd(a.arrived, 1) == (int32_t)gridDim.x - 1;
-    __syncthreads();
-    if (!is_last) return;
-    if (threadIdx.x == 0) *a.arrived = 0;
-    __threadfence(); /* the arrivals before the parts are read */
-    /* Every warp takes a share of one entry's parts, all loads at once: their time is most of what this costs. */
-    enum { SHARES = WARPS / BATCH, LOADS = KRN_MARKOV_PARTS / (SHARES * KRN_WARP) };
-    static_assert(LOADS * SHARES * KRN_WARP == KRN_MARKOV_PARTS, "whole loads");
-    __shared__ krn_best bests[WARPS];
-    const int warp = threadIdx.x / KRN_WARP, b = warp / SHARES, share = warp % SHARES;
-    krn_best mine[LOADS];
-#pragma unroll
-    for (int j = 0; j < LOADS; j++)
-        mine[j] = load_best(a.part + (b < BATCH ? b : 0) * KRN_MARKOV_PARTS + j * SHARES * KRN_WARP + share * KRN_WARP +
-                            threadIdx.x % KRN_WARP);
-#pragma unroll
-    for (int j = 1; j < LOADS; j++) mine[0] = best_of(mine[0], mine[j]);
-    mine[0] = warp_best(mine[0]);
-    if (threadIdx.x % KRN_WARP == 0) bests[warp] = mine[0];
-    __syncthreads();
-    if (threadIdx.x >= BATCH) return;
-    krn_best winner = bests[threadIdx.x * SHARES];
-    for (int s = 1; s < SHARES; s++) winner = best_of(winner, bests[threadIdx.x * SHARES + s]);
-    a.best[threadIdx.x] = winner;
-}
-
+/* Lane 4g + q has the sums of rows g and g + 8 of its warp's 16, for entries 2q and 2q + 1. What it brings to the mma are
+ * chunks q, 4 + q, ... of both rows, and of the embedding of entry g. */
 template <int BATCH, bool WIDE>
-__global__ static void __launch_bounds__(THREADS, 2) step_kernel(const step_args a)
+__global__ static void __launch_bounds__(THREADS, 1) step_kernel(const step_args a)
 {
-    static_assert(BATCH <= WARPS, "a warp joins each entry's parts");
-    enum { ROUNDS = (BATCH + ENTRIES - 1) / ENTRIES };
-    extern __shared__ float4 staged[];
-    __shared__ float sums[BATCH][TILE_ROWS];
-    __shared__ krn_best bests[ROUNDS][WARPS];
-    const int32_t chunks = (a.k + CHUNK - 1) / CHUNK;
-    const int lane = threadIdx.x % LANES, lane_row = threadIdx.x / LANES * LANE_ROWS;
-    const int own_row = threadIdx.x % TILE_ROWS, own_entry = threadIdx.x / TILE_ROWS; /* + ENTRIES each round */
-    bool is_staged = false;
-    if (a.i > 0 && blockIdx.x == 0 && threadIdx.x < BATCH)
-        a.drafts[threadIdx.x * a.n_out + a.i - 1] = previous_token<BATCH>(a, threadIdx.x);
-    krn_best best[ROUNDS];
+    static_assert(BATCH <= WARPS, "a warp joins the parts of each entry");
+    extern __shared__ uint4 staged[];
+    __shared__ krn_best bests[BATCH][WARPS];
+    const int lane = threadIdx.x % KRN_WARP, warp = threadIdx.x / KRN_WARP, g = lane / QUAD, q = lane % QUAD;
+    const int32_t panels = panels_of(a.k);
+    const bf16 *row[2];
+    uint4 w[STEPS][2];   /* [][r]: of row g + 8r */
+    float logit[2][2];   /* [c][r]: of entry 2q + c */
+    krn_best best[2];
+    best[0] = best[1] = { __uint_as_float(0x7fc00000), a.first_id };
+    auto find_rows = [&](int32_t row0) {
+        for (int r = 0; r < 2; r++) /* past the end the last row again, which nobody reads */
+            row[r] = a.head + (int64_t)min(row0 + g + 8 * r, a.n - 1) * a.k;
+    };
+    auto load_step = [&](int j, int32_t c0) {
+        for (int r = 0; r < 2; r++) w[j][r] = chunk_of<WIDE>(row[r], c0 + j * QUAD + q, a.k);
+    };
+    /* use(c, r, b, v) where entry b = 2q + c and row v exist. */
+    auto each_sum = [&](int32_t row0, auto use) {
 #pragma unroll
-    for (int s = 0; s < ROUNDS; s++) best[s] = { __uint_as_float(0x7fc00000), a.first_id };
-
-    for (int64_t row0 = (int64_t)blockIdx.x * TILE_ROWS; row0 < a.n; row0 += (int64_t)gridDim.x * TILE_ROWS) {
-        float logit[ROUNDS], sum[BATCH][LANE_ROWS] = {};
-        const bf16 *row[LANE_ROWS];
-        bool has_row = row0 + own_row < a.n;
-#pragma unroll
-        for (int s = 0; s < ROUNDS; s++) {
-            int64_t b = own_entry + s * ENTRIES;
-            logit[s] = has_row && b < BATCH ? a.logits[(b * a.block + a.i) * a.n + row0 + own_row] : 0;
+        for (int i = 0; i < 4; i++) {
+            int64_t b = 2 * q + i / 2, v = row0 + g + 8 * (i % 2);
+            if (b < BATCH && v < a.n) use(i / 2, i % 2, b, v);
         }
-#pragma unroll
-        for (int r = 0; r < LANE_ROWS; r++) /* past the end the last row again, which nobody reads */
-            row[r] = a.head + min(row0 + lane_row + r, (int64_t)a.n - 1) * a.k;
+    };
+    auto load_logits = [&](int32_t row0) {
+        each_sum(row0, [&](int c, int r, int64_t b, int64_t v) { logit[c][r] = a.logits[(b * a.block + a.i) * a.n + v]; });
+    };
 
-        for (int32_t c0 = 0; c0 < chunks; c0 += LANES * LANE_CHUNKS) {
-            uint4 w[LANE_ROWS][LANE_CHUNKS];
+    int32_t row0 = (warp * KRN_MARKOV_PARTS + blockIdx.x) * UNIT_ROWS;
+    bool more = row0 < a.n;
+    if (more) {
+        find_rows(row0);
 #pragma unroll
-            for (int r = 0; r < LANE_ROWS; r++)
+        for (int j = 0; j < STEPS; j++) load_step(j, 0);
+        load_logits(row0);
+    }
+    stage_embeddings<BATCH, WIDE>(a, panels, staged);
+
+    while (more) {
+        float sum[4] = { 0 }; /* [2r + c] */
+        more = a.n - row0 > ROUND_ROWS;
+        for (int32_t p = 0; p < panels; p++) {
+            const bool last = p == panels - 1;
+            /* An mma has eight entries: those past the last read it again, and nobody reads their sums. */
+            const uint4 *x = staged + (p * STEPS * BATCH + min(g, BATCH - 1)) * QUAD + q;
+            if (last && more) find_rows(row0 + ROUND_ROWS);
 #pragma unroll
-                for (int j = 0; j < LANE_CHUNKS; j++) {
-                    int32_t c = c0 + j * LANES + lane;
-                    w[r][j] = c < chunks ? chunk_of<WIDE>(row[r], c, a.k) : make_uint4(0, 0, 0, 0);
-                }
-            if (!is_staged) { /* behind the first rows' loads: the chain token, embedding, shared memory hides in them */
-                stage_embeddings<BATCH, WIDE>(a, chunks, staged);
-                __syncthreads();
-                is_staged = true;
-            }
-#pragma unroll
-            for (int j = 0; j < LANE_CHUNKS; j++) {
-                int32_t c = c0 + j * LANES + lane;
-                if (c >= chunks) break;
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    float4 x[BATCH];
-#pragma unroll
-                    for (int b = 0; b < BATCH; b++) x[b] = staged[(2 * b + half) * chunks + c];
-#pragma unroll
-                    for (int r = 0; r < LANE_ROWS; r++) {
-                        float4 h = half ? second_half(w[r][j]) : first_half(w[r][j]);
-#pragma unroll
-                        for (int b = 0; b < BATCH; b++) sum[b][r] = dot4(h, x[b], sum[b][r]);
-                    }
-                }
+            for (int j = 0; j < STEPS; j++) {
+                const uint4 e = x[j * BATCH * QUAD];
+                skinny_mma(sum, w[j][0].x, w[j][1].x, w[j][0].y, w[j][1].y, e.x, e.y);               /* R1 */
+                skinny_mma(sum, w[j][0].z, w[j][1].z, w[j][0].w, w[j][1].w, e.z, e.w);
+                if (!last || more) load_step(j, last ? 0 : (p + 1) * PANEL);
             }
         }
-
-        __syncthreads(); /* the tile before has been read */
-#pragma unroll
-        for (int b = 0; b < BATCH; b++)
-#pragma unroll
-            for (int r = 0; r < LANE_ROWS; r++) {
-                float v = sum[b][r];
-                for (int apart = LANES / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(0xffffffff, v, apart);
-                if (lane == 0) sums[b][lane_row + r] = v;
-            }
-        __syncthreads();
-#pragma unroll
-        for (int s = 0; s < ROUNDS; s++) {
-            int64_t b = own_entry + s * ENTRIES;
-            if (!has_row || b >= BATCH) continue;
-            float v = logit[s] + sums[b][own_row];                                                   /* R2 */
-            if (v != v) v = __uint_as_float(0x7fc00000);
-            a.biased[(b * a.n_out + a.i) * a.n + row0 + own_row] = v;
-            best[s] = best_of(best[s], { v, (int32_t)(a.first_id + row0 + own_row) });
-        }
+        each_sum(row0, [&](int c, int r, int64_t b, int64_t v) {
+            float biased = logit[c][r] + sum[2 * r + c];                                             /* R2 */
+            if (biased != biased) biased = __uint_as_float(0x7fc00000);
+            a.biased[(b * a.n_out + a.i) * a.n + v] = biased;
+            best[c] = best_of(best[c], { biased, (int32_t)(a.first_id + v) });
+        });
+        if (more) load_logits(row0 += ROUND_ROWS);
     }
 
-#pragma unroll
-    for (int s = 0; s < ROUNDS; s++) {
-        best[s] = warp_best(best[s]);
-        if (threadIdx.x % KRN_WARP == 0) bests[s][threadIdx.x / KRN_WARP] = best[s];
+    for (int c = 0; c < 2; c++) {
+        best[c] = warp_best(best[c], QUAD);
+        if (g == 0 && 2 * q + c < BATCH) bests[2 * q + c][warp] = best[c];
     }
     __syncthreads();
-    if (threadIdx.x < BATCH) {
-        const krn_best *of = &bests[threadIdx.x / ENTRIES][threadIdx.x % ENTRIES * (WARPS / ENTRIES)];
-        krn_best winner = of[0];
-        for (int warp = 1; warp < WARPS / ENTRIES; warp++) winner = best_of(winner, of[warp]);
-        a.part[threadIdx.x * KRN_MARKOV_PARTS + blockIdx.x] = winner;
+    if (warp < BATCH) {
+        krn_best winner = warp_best(bests[warp][lane % WARPS], 1);
+        if (lane == 0) a.best[warp * KRN_MARKOV_PARTS + blockIdx.x] = winner;
     }
-    join_parts<BATCH>(a);
 }
 
 template <int BATCH>
 static void step_launch(const step_args &a, bool wide, krn_stream stream)
 {
-    size_t shared_bytes = sizeof(float4) * 2 * BATCH * (size_t)((a.k + CHUNK - 1) / CHUNK);
+    size_t shared_bytes = sizeof(uint4) * PANEL * BATCH * (size_t)panels_of(a.k);
     if (wide) step_kernel<BATCH, true><<<KRN_MARKOV_PARTS, THREADS, shared_bytes, stream>>>(a);
     else step_kernel<BATCH, false><<<KRN_MARKOV_PARTS, THREADS, shared_bytes, stream>>>(a);
 }
@@ -275,15 +191,15 @@ static void step_launch(const step_args &a, bool wide, krn_stream stream)
 extern "C" err_code krn_markov_step(const float *logits, const bf16 *embed, const bf16 *head, int32_t vocab,
                                     int32_t markov_rank, int32_t n, int32_t first_id, int32_t batch, int32_t block,
                                     int32_t n_out, int32_t i, const int32_t *anchor, const krn_best *before,
-                                    int32_t n_ranks, int32_t *drafts, float *biased, krn_best *part,
-                                    int32_t *arrived, krn_best *best, krn_stream stream, err *e)
+                                    int32_t n_ranks, int32_t *drafts, float *biased, krn_best *best, krn_stream stream,
+                                    err *e)
 {
     if (vocab < 1 || markov_rank < 1 || markov_rank > KRN_MARKOV_RANK_MAX || n < 0 || batch < 1 ||
         batch > KRN_MARKOV_BATCH_MAX || n_out < 1 || n_out > block || i < 0 || i >= n_out || n_ranks < 1)
         return err_set(e, ERR_ARG, "markov_step: vocab=%d markov_rank=%d n=%d batch=%d block=%d n_out=%d i=%d n_ranks=%d",
                        vocab, markov_rank, n, batch, block, n_out, i, n_ranks);
     const step_args a = { logits, embed,  head,    vocab,  markov_rank, n,    first_id, block, n_out,
-                          i,      anchor, before,  n_ranks, drafts,     biased, part,   arrived, best };
+                          i,      anchor, before,  n_ranks, drafts,     biased, best };
     int64_t row_bytes = (int64_t)markov_rank * (int64_t)sizeof(bf16);
     bool wide = krn_aligned(head, row_bytes) && krn_aligned(embed, row_bytes);
     switch (batch) {
@@ -301,7 +217,7 @@ extern "C" err_code krn_markov_step(const float *logits, const bf16 *embed, cons
 __global__ static void pick_kernel(const krn_best *best, int32_t n_ranks, int32_t batch, int32_t n_out, int32_t *draft)
 {
     const int32_t b = threadIdx.x / KRN_WARP;
-    const krn_best winner = warp_best_of(best + b, n_ranks, batch);
+    const krn_best winner = join_parts(best + b * KRN_MARKOV_PARTS, n_ranks, batch * KRN_MARKOV_PARTS);
     if (threadIdx.x % KRN_WARP == 0) draft[b * n_out] = winner.id;
 }
 

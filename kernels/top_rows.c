@@ -1,11 +1,11 @@
-#include "capture/topk.h"
+#include "kernels/top_rows.h"
 
 #include <math.h>
 
 /* Strictly before: equal values keep the order they came in, which is by id. */
 static inline int before(float a, float b) { return a > b || (isnan(b) && !isnan(a)); }
 
-void cap_topk(const float *const *shard, const int64_t *cols, int32_t n_shards, int64_t rows, int32_t k, float *values,
+void krn_top_rows(const float *const *shard, const int64_t *cols, int32_t n_shards, int64_t rows, int32_t k, float *values,
               int32_t *ids)
 {
     for (int64_t row = 0; row < rows; row++) {

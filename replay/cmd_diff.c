@@ -97,6 +97,24 @@ static err_code compare_rounds(session *s, const words *w, bool quiet, err *e)
     return rc;
 }
 
+/* Ops can be run on tensors only. ERR_INPUT: t has none. */
+static err_code wants_tensors(const fmt_tape *t, bool quiet, err *e)
+{
+    size_t n = fmt_tape_count(t), n_tensors = 0;
+    for (size_t i = 0; i < n; i++) {
+        fmt_tape_record r;
+        fmt_tape_at(t, i, &r);
+        n_tensors += r.tier == FMT_TIER_TENSOR;
+    }
+    if (n && n_tensors == 0)
+        return err_set(e, ERR_INPUT, "--forced: %s holds statistics, hashes or digests only, wanted the tensors that ops "
+                       "read and write", fmt_tape_path(t));
+    if (n_tensors < n && !quiet)
+        fprintf(stderr, "--forced: %zu of %zu records of %s hold no tensor and are not compared\n", n - n_tensors, n,
+                fmt_tape_path(t));
+    return ERR_OK;
+}
+
 /* --forced: A's arm and A's checkpoint, on what B captured. */
 static err_code open_forced(session *s, const words *w, const cli_common *common, err *e)
 {
@@ -104,6 +122,7 @@ static err_code open_forced(session *s, const words *w, const cli_common *common
     const char *model = w->model ? w->model : json_string_value(json_object_get(identity, "folder"));
     eng_option_words arm = { 0 };
     eng_options options;
+    TRY(wants_tensors(s->b, common->quiet, e));
     if (!model) return err_set(e, ERR_ARG, "--forced: the tape names no checkpoint folder, wanted --model MODEL");
     rpl_replay_words(s->a, &arm);
     if (!arm.arm && !common->quiet)

@@ -128,6 +128,12 @@ static int same_bits(rpl_compare *c, const round_result *r, int32_t round, int32
         if (at[s] < 0) return -1;
         fmt_tape_at(c->tape[s], cap_names_at(c->names[s], (size_t)at[s])->first_record, &rec[s]);
     }
+    if (rec[A].has_digest || rec[B].has_digest) {
+        rpl_value v = { .name = name, .slot = slot };
+        rpl_value_by_digest(&v, round, c->tape, rec, c->buffer);
+        return v.state == RPL_STATE_BY_HASH ? v.m.n_equal == v.m.n
+               : v.state == RPL_STATE_DTYPE || v.state == RPL_STATE_SHAPE ? 0 : -1;
+    }
     if (rec[A].place == FMT_PLACE_REPLICATED && rec[B].place == FMT_PLACE_REPLICATED)
         return rec[A].hash == rec[B].hash && rec[A].tensor.dtype == rec[B].tensor.dtype &&
                rpl_same_shape(&rec[A].tensor, &rec[B].tensor);
@@ -242,7 +248,7 @@ static void name_op(const rpl_compare *c, rpl_value *v)
     if (g >= 0) rpl_group_text(p, rpl_fold_at(c->fold[step], g), v->ops);
 }
 
-/* A side kept statistics or a hash only. */
+/* A side kept statistics or a hash only, and none a digest. */
 static void compare_by_hash(const rpl_compare *c, int32_t round, rpl_value *v)
 {
     fmt_tape_record rec[2];
@@ -273,6 +279,10 @@ static void compare_value(const rpl_compare *c, cap_value buffer[2], int32_t rou
     }
     if (!there[A] || !there[B]) {
         v->state = there[A] ? RPL_STATE_ONLY_A : RPL_STATE_ONLY_B;
+        return;
+    }
+    if (rec[A].has_digest || rec[B].has_digest) {
+        rpl_value_by_digest(v, round, c->tape, rec, buffer);
         return;
     }
     if (!payload) {

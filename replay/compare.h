@@ -13,10 +13,11 @@
 
 typedef enum rpl_state {
     RPL_STATE_COMPARED,   /* metrics are set */
-    RPL_STATE_BY_HASH,    /* a side kept no payload: equal or not is known (metrics.n, n_equal = n or 0), no more */
+    RPL_STATE_BY_HASH,    /* a side kept no payload: equal or not is known (metrics.n, n_equal = n or 0), and, where
+                           * both have digests of their rows, which ones differ (rows) */
     RPL_STATE_ONLY_A, RPL_STATE_ONLY_B,
     RPL_STATE_DTYPE, RPL_STATE_SHAPE,
-    RPL_STATE_UNKNOWN,    /* a side kept no payload and rank counts differ: hashes cannot be compared */
+    RPL_STATE_UNKNOWN,    /* a side kept no payload, and rank counts differ, or one a hash and the other a digest */
     RPL_STATE_UNREADABLE, /* damaged, or a rank's part is missing: `why` says */
     RPL_STATE_COUNT
 } rpl_state;
@@ -34,6 +35,17 @@ typedef enum rpl_class {
 const char *rpl_state_text(rpl_state s); /* "only in A" ... */
 const char *rpl_class_text(rpl_class c); /* "equal" "origin" "inherited" "input" "unplaced" "-" */
 
+/* Rows of a value that were compared by their digests. */
+enum { RPL_ROWS_NAMED = 8 };
+typedef struct rpl_rows {
+    int64_t n, n_differ;     /* n 0: not compared */
+    int64_t row[RPL_ROWS_NAMED]; /* the first ones that differ */
+    bool permuted;           /* both sides have the same rows, n_differ of them in other places */
+} rpl_rows;
+/* "rows 3, 7 of 20 differ"; "rows 3, 7 of 20 changed places, the same rows otherwise"; "19 of 20 rows differ: 0, 1, ...".
+ * Returns buf (160 bytes do). */
+const char *rpl_rows_text(const rpl_rows *rows, char *buf, size_t buf_bytes);
+
 typedef struct rpl_value {
     const char *name;        /* valid until rpl_compare_close */
     int32_t slot;            /* FMT_TAPE_NO_SLOT: of the whole draft step */
@@ -45,6 +57,7 @@ typedef struct rpl_value {
     rpl_class cls;
     fmt_tensor a, b;         /* dtype and shape of each side (joined); data NULL; ndim -1 where absent */
     rpl_metrics m;
+    rpl_rows rows;           /* with RPL_STATE_BY_HASH */
     bool has_logits, has_ids;
     rpl_logits logits;       /* F32 rows over the vocabulary */
     rpl_ids ids;             /* "*.ids" of K experts */

@@ -36,6 +36,15 @@ static json_t *metrics_json(const rpl_value *v)
         "inf_differ", (json_int_t)m->n_inf_differ, "zero_differ", (json_int_t)m->n_zero_differ);
 }
 
+/* Compared by the digests of the rows. */
+static json_t *rows_json(const rpl_rows *r)
+{
+    json_t *named = json_array();
+    for (int64_t i = 0; i < r->n_differ && i < RPL_ROWS_NAMED; i++) json_array_append_new(named, json_integer(r->row[i]));
+    return json_pack("{s:I, s:I, s:o, s:b}", "rows", (json_int_t)r->n, "differ", (json_int_t)r->n_differ, "first", named,
+                     "permuted", r->permuted);
+}
+
 static json_t *value_json(int32_t round, const rpl_value *v)
 {
     json_t *findings = json_array();
@@ -59,6 +68,7 @@ static json_t *value_json(int32_t round, const rpl_value *v)
     if (v->has_ids)
         json_object_set_new(j, "ids", json_pack("{s:I, s:I, s:I}", "rows", (json_int_t)v->ids.rows, "same_set",
                             (json_int_t)v->ids.n_same_set, "same_order", (json_int_t)v->ids.n_same_order));
+    if (v->rows.n) json_object_set_new(j, "rows", rows_json(&v->rows));
     if (v->why[0]) json_object_set_new(j, "why", json_string(v->why));
     return j;
 }

@@ -138,7 +138,10 @@ static void print_row(const row *w)
     snprintf(share, sizeof share, "%" PRId64 "/%" PRId64, w->n_differ, w->n);
     printf("%5d %6d  %-18s %15s ", w->first_round, w->n_rounds, v->name, share);
     if (v->state == RPL_STATE_BY_HASH) {
-        printf("another hash, no payload kept\n");
+        char rows[160];
+        if (v->rows.n == 0) printf("another hash, no payload kept\n");
+        else printf("round %d slot %s: %s\n", w->worst_round, slot_text(v->slot, slot),
+                    rpl_rows_text(&v->rows, rows, sizeof rows));
         return;
     }
     if (w->max_ulp == UINT64_MAX) snprintf(ulp, sizeof ulp, "NaN");
@@ -271,8 +274,9 @@ static const rpl_value *first_value(const rpl_diff *d, int32_t *round)
     for (int32_t i = 0; i < d->n_rounds; i++)
         for (int32_t k = 0; k < d->round[i]->n_values; k++) {
             const rpl_value *v = &d->round[i]->value[k];
-            if (v->cls == RPL_CLASS_ORIGIN && v->state == RPL_STATE_COMPARED) { *round = d->round[i]->round; return v; }
-            if (!other && v->state == RPL_STATE_COMPARED && rpl_diff_differs(v)) *round = d->round[i]->round, other = v;
+            bool seen = v->state == RPL_STATE_COMPARED || v->state == RPL_STATE_BY_HASH;
+            if (v->cls == RPL_CLASS_ORIGIN && seen) { *round = d->round[i]->round; return v; }
+            if (!other && seen && rpl_diff_differs(v)) *round = d->round[i]->round, other = v;
         }
     return other;
 }

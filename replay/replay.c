@@ -125,7 +125,8 @@ bool rpl_replay_same(const fmt_tape *a, const fmt_tape *b, char what[192])
         fmt_tape_at(b, i, &y);
         bool key = x.key.round == y.key.round && x.key.slot == y.key.slot && x.key.rank == y.key.rank &&
                    strcmp(x.key.name, y.key.name) == 0;
-        if (key && x.hash == y.hash && x.tensor.dtype == y.tensor.dtype && rpl_same_shape(&x.tensor, &y.tensor)) continue;
+        bool bits = x.hash == y.hash && x.has_digest == y.has_digest && x.digest == y.digest;
+        if (key && bits && x.tensor.dtype == y.tensor.dtype && rpl_same_shape(&x.tensor, &y.tensor)) continue;
         snprintf(what, 192, "round %d %s rank %d", x.key.round, x.key.name, x.key.rank);
         return false;
     }

@@ -11,6 +11,10 @@ void rpl_value_compare(rpl_value *v, const fmt_tensor *a, const fmt_tensor *b, i
  * statistics rule out what only the elements could tell (NaN, infinities, all zero). Sets v as rpl_value_compare would.
  * false: v is untouched and the elements have to be compared; always so for small values, partials and odd tapes. */
 bool rpl_value_same(rpl_value *v, int32_t round, const fmt_tape *a, const fmt_tape *b, int32_t vocab);
+/* The comparison where a side kept a digest: rec is a record of v of each side (0 A, 1 B), one of them with a digest. Sets
+ * state, cls, the shapes, rows. buffer: room for each side's tensor. */
+void rpl_value_by_digest(rpl_value *v, int32_t round, const fmt_tape *const tape[2], const fmt_tape_record rec[2],
+                         cap_value buffer[2]);
 /* One tape lacks the value, or what would tell: not compared, and no difference. An arm may lack a value. */
 bool rpl_one_sided(const rpl_value *v);
 /* Adds v to the counts of its round. */

@@ -1,75 +1,15 @@
-#include "tape_help.h"
+#include "recorder_help.h"
 
 #include "capture/joined.h"
-#include "capture/recorder.h"
 #include "capture/rounds.h"
-#include "capture/topk.h"
-#include "engine/identity.h"
-#include "engine/synth.h"
-#include "engine/traffic.h"
-
-/* One small checkpoint and script for all tests. Prompts reach 172 rows: more than one bucket of the engine. */
-static const eng_config CONFIG = {
-    .vocab = 600, .dim = 96, .n_layers = 40, .n_stages = 2, .block = 5, .noise_id = 599, .n_taps = 2,
-    .tap_layer = { 37, 38 }, .markov_rank = 8, .n_experts = 4, .n_active = 2, .inter = 64, .n_heads = 4, .head_dim = 32,
-    .rope_dim = 16, .q_lora = 64, .o_groups = 2, .o_lora = 32, .window = 64, .hc = 4, .sinkhorn_iters = 20,
-    .norm_eps = 1e-20, .hc_eps = 1e-6, .route_scale = 1.5, .swiglu_limit = 10, .rope_theta = 10000,
-};
-static eng_weights *weights;
-
-static int make_model(void **state)
-{
-    eng_synth_report synth;
-    eng_traffic_report traffic;
-    if (enter_folder(state) != 0) return -1;
-    setenv("XDG_CACHE_HOME", ".", 1);
-    OK(eng_synth_checkpoint("model", &CONFIG, 1, true, &synth, e));
-    OK(eng_traffic_write("script.safetensors", &CONFIG, 4, 4, 1, true, &traffic, e));
-    OK(eng_weights_open("model", true, &weights, e));
-    return 0;
-}
-
-static int drop_model(void **state)
-{
-    (void)state;
-    eng_weights_close(weights);
-    return 0;
-}
-
-static eng_options options_of(int tp, const char *mode)
-{
-    eng_options o;
-    const eng_option_words words = { .mode = mode, .tp = tp };
-    OK(eng_options_parse(&words, 1, &o, e));
-    return o;
-}
+#include "kernels/digest.h"
+#include "kernels/top_rows.h"
 
 /* Records the script; the tape is opened. */
 static fmt_tape *record(const char *path, int tp, const char *mode, eng_level level, const cli_list *taps)
 {
-    const eng_options run = options_of(tp, mode);
-    const cap_options o = { level, taps };
-    eng_script *s;
-    eng_engine *g;
-    cap_recorder *r;
-    fmt_tape *t;
-    OK(eng_script_open("script.safetensors", &CONFIG, &s, e));
-    OK(eng_open(weights, &run, eng_script_slots(s), cap_retain_level(&o), true, &g, e));
-    json_t *identity = eng_identity(weights, &run);
-    OK(cap_recorder_open(g, path, identity, &o, &r, e));
-    for (int32_t i = 0; i < eng_script_rounds(s); i++) {
-        const eng_round *round = eng_script_at(s, i);
-        int32_t of_inserts[16], of_draft[16];
-        for (int32_t k = 0; k < round->n_inserts; k++) of_inserts[k] = eng_script_dense(s, round->inserts[k].slot);
-        for (int32_t k = 0; k < round->batch; k++) of_draft[k] = eng_script_dense(s, round->slots[k]);
-        OK(cap_recorder_round(r, round, of_inserts, of_draft, NULL, e));
-    }
-    OK(cap_recorder_finish(r, e));
-    json_decref(identity);
-    eng_close(g);
-    eng_script_close(s);
-    OK(fmt_tape_open(path, &t, e));
-    return t;
+    const cap_options o = { .level = level, .taps = taps };
+    return record_script(path, tp, mode, &o);
 }
 
 static bool has(const fmt_tape *t, int32_t round, int32_t slot, int32_t rank, const char *name)
@@ -223,13 +163,13 @@ static void levels_contain_each_other(void **state)
         int32_t last = whole.tensor.ndim - 1;
         int64_t cols = whole.tensor.shape[last], rows = fmt_tensor_elems(&whole.tensor) / cols;
         assert_int_equal(cols, CONFIG.vocab);
-        assert_int_equal(top.tensor.shape[last], CAP_TOP);
-        assert_int_equal(fmt_tensor_elems(&top.tensor), rows * CAP_TOP);
-        for (int64_t r = 0; r < rows * CAP_TOP; r++) {
+        assert_int_equal(top.tensor.shape[last], KRN_TOP_ROWS);
+        assert_int_equal(fmt_tensor_elems(&top.tensor), rows * KRN_TOP_ROWS);
+        for (int64_t r = 0; r < rows * KRN_TOP_ROWS; r++) {
             int32_t id = ((const int32_t *)ids.tensor.data)[r];
-            const float *row = (const float *)whole.tensor.data + r / CAP_TOP * cols;
+            const float *row = (const float *)whole.tensor.data + r / KRN_TOP_ROWS * cols;
             const float *v = (const float *)top.tensor.data + r;
-            assert_true(row[id] == *v && (r % CAP_TOP == 0 || v[-1] >= v[0]));
+            assert_true(row[id] == *v && (r % KRN_TOP_ROWS == 0 || v[-1] >= v[0]));
         }
     }
     cap_value_fini(&top);
@@ -240,10 +180,23 @@ static void levels_contain_each_other(void **state)
     fmt_tape_close(deep);
 }
 
+static uint64_t digest_of(const fmt_tape *t, size_t i)
+{
+    cap_value v = { 0 };
+    fmt_stats stats;
+    uint64_t digest;
+    OK(cap_record_get(t, i, &v, e));
+    krn_digest_ref(&v.tensor, NULL, &digest, &stats);
+    cap_value_fini(&v);
+    return digest;
+}
+
 static void tap_items_change_what_is_kept(void **state)
 {
-    const cli_list taps = { 4, { "*=off", "s0.attn.*=hash", "s0.attn.q=tensor", "s1.out=stats" } };
+    const cli_list taps = { 7, { "*=off", "s0.attn.*=hash", "s0.attn.q=tensor", "s1.out=stats", "s0.window=hash",
+                                 "head.logits.top=hash", "head.biased.top=stats" } };
     (void)state;
+    fmt_tape *v1 = record("v1.tape", 2, "eager", ENG_LEVEL_V1, NULL);
     fmt_tape *deep = record("deep.tape", 2, "eager", ENG_LEVEL_DEEP, NULL);
     fmt_tape *t = record("taps.tape", 2, "graph", ENG_LEVEL_IO, &taps);
     fmt_tape_record a, b;
@@ -252,17 +205,25 @@ static void tap_items_change_what_is_kept(void **state)
     assert_false(has(t, 0, FMT_TAPE_NO_SLOT, 0, "s1.attn.q"));
     static const struct { const char *name; fmt_tier tier; } CASES[] = {
         { "s0.attn.q", FMT_TIER_TENSOR }, { "s0.attn.kv", FMT_TIER_HASH }, { "s1.out", FMT_TIER_STATS },
+        { "s0.window", FMT_TIER_HASH }, { "head.logits.top", FMT_TIER_HASH }, { "head.biased.top_ids", FMT_TIER_STATS },
     };
-    for (size_t i = 0; i < 3; i++)
-        for (int32_t rank = 0; rank < 2; rank++) {
-            const fmt_tape_key key = { 0, FMT_TAPE_NO_SLOT, rank, CASES[i].name };
-            int64_t ia = fmt_tape_find(t, &key), ib = fmt_tape_find(deep, &key);
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        bool top = strstr(CASES[i].name, ".top"), window = strstr(CASES[i].name, "window");
+        for (int32_t rank = 0; rank < (top || window ? 1 : 2); rank++) {
+            const fmt_tape_key key = { 0, window ? 0 : FMT_TAPE_NO_SLOT, rank, CASES[i].name };
+            const fmt_tape *from = top ? v1 : deep;
+            int64_t ia = fmt_tape_find(t, &key), ib = fmt_tape_find(from, &key);
             assert_true(ia >= 0 && ib >= 0);
             fmt_tape_at(t, (size_t)ia, &a);
-            fmt_tape_at(deep, (size_t)ib, &b);
+            fmt_tape_at(from, (size_t)ib, &b);
             assert_int_equal(a.tier, CASES[i].tier);
-            if (CASES[i].tier != FMT_TIER_STATS) assert_true(a.hash == b.hash);
+            assert_memory_equal(a.tensor.shape, b.tensor.shape, sizeof a.tensor.shape);
+            assert_int_equal(a.has_digest, a.tier != FMT_TIER_TENSOR);
+            if (a.has_digest ? a.digest != digest_of(from, (size_t)ib) : a.hash != b.hash)
+                fail_msg("%s rank %d: another digest", key.name, rank);
         }
+    }
+    fmt_tape_close(v1);
     fmt_tape_close(deep);
     fmt_tape_close(t);
 }
@@ -279,7 +240,7 @@ static void bad_tap_items_are_refused_and_leave_no_file(void **state)
     OK(eng_open(weights, &run, 1, ENG_LEVEL_IO, true, &g, e));
     for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
         const cli_list taps = { 1, { BAD[i].item } };
-        const cap_options o = { ENG_LEVEL_IO, &taps };
+        const cap_options o = { .level = ENG_LEVEL_IO, .taps = &taps };
         cap_recorder *r;
         json_t *identity = json_object();
         REFUSED(cap_recorder_open(g, "bad.tape", identity, &o, &r, e), ERR_ARG, BAD[i].text);
@@ -298,7 +259,7 @@ static void captured_main_x_gives_the_same_windows(void **state)
     (void)state;
     fmt_tape *t = record("b.tape", 1, "eager", ENG_LEVEL_V1, NULL), *again;
     const eng_options run = options_of(1, NULL);
-    const cap_options o = { ENG_LEVEL_V1, NULL };
+    const cap_options o = { .level = ENG_LEVEL_V1 };
     cap_rounds *rounds;
     eng_engine *g;
     cap_recorder *r;
@@ -329,7 +290,7 @@ static void captured_main_x_gives_the_same_windows(void **state)
 static void taps_that_never_fire_are_named(void **state)
 {
     const eng_options run = options_of(1, NULL);
-    const cap_options o = { ENG_LEVEL_IO, NULL };
+    const cap_options o = { .level = ENG_LEVEL_IO };
     static bf16 taps[2 * 96];
     static const int32_t pos[] = { 0 };
     const eng_insert_event in = { 0, 1, taps, pos };

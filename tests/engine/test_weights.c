@@ -268,6 +268,11 @@ static void a_recorded_identity_is_compared_by_checkpoint(void **state)
     json_t *id = eng_identity(w, &o);
     assert_non_null(id);
     assert_string_equal(json_string_value(json_object_get(json_object_get(id, "arm"), "name")), "mirror64");
+    fmt_sha256 head;
+    char hex[FMT_SHA256_HEX];
+    assert_int_equal(eng_weights_sha256(w, "head.weight", &head, NULL), ERR_OK);
+    fmt_sha256_hex(&head, hex);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(id, "head"), "sha256")), hex);
     assert_int_equal(eng_identity_check(id, w, &e), ERR_OK);
     json_object_set_new(id, "checkpoint", json_string("unknown"));
     assert_int_equal(eng_identity_check(id, w, &e), ERR_OK);

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Reads a tape from what formats/TAPE.md says, with stock msgpack and lz4 and nothing of sparktape's.
 
-Prints one line per record, "round/slot/name@rank dtype [shape] hash", after checking every checksum, the transforms, the
-record's hash and the index. Exit 77 when the two modules are not there."""
+Prints one line per record, "round/slot/name@rank dtype [shape] hash digest", after checking every checksum, the transforms,
+the record's hash or digest and the index; "-" for a hash or a digest that is neither there nor can be made. A base is read
+the same way. Exit 77 when the two modules are not there."""
+import os
 import struct
 import sys
 
@@ -66,6 +68,34 @@ def xxh64(data):
     return h ^ h >> 32
 
 
+D1, D2, D3 = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F
+
+
+def digest_mix(x):
+    x = (x ^ x >> 32) * D2 & M
+    x = (x ^ x >> 29) * D3 & M
+    return x ^ x >> 32
+
+
+def digest_of_row(row):
+    words = struct.unpack("<%dQ" % ((len(row) + 7) // 8), row + bytes(-len(row) % 8))
+    return digest_mix(sum(digest_mix(w + (i + 1) * D1 & M) for i, w in enumerate(words)) + len(row) * D1 & M)
+
+
+def digest_of_rows(rows):
+    return digest_mix(sum(digest_mix(d + (r + 1) * D1 & M) for r, d in enumerate(rows)) + len(rows) * D1 & M)
+
+
+def n_rows(shape):
+    return shape[0] if len(shape) > 1 else 1
+
+
+def digest(shape, raw):
+    n = n_rows(shape)
+    size = len(raw) // n if n else 0
+    return digest_of_rows([digest_of_row(raw[r * size:(r + 1) * size]) for r in range(n)])
+
+
 def e4m3(code):
     sign, exponent, mantissa = -1.0 if code & 128 else 1.0, code >> 3 & 15, code & 7
     return sign * (mantissa * 2.0 ** -9 if exponent == 0 else (8 + mantissa) * 2.0 ** (exponent - 10))
@@ -75,9 +105,17 @@ def unplane(data, elems, size):
     return b"".join(bytes(data[b * elems + i] for b in range(size)) for i in range(elems))
 
 
-def raw_bytes(parts, i, payload):
+def size_of(p):
+    return SIZE[p["d"]] if p.get("t", 0) == 0 else 8
+
+
+def key_of(p):
+    return p["r"], p.get("s", -1), p.get("k", -1), p["name"]
+
+
+def raw_bytes(parts, i, payload, base):
     p = parts[i]
-    size, elems, how = SIZE[p["d"]], p["e"], p.get("c", 0)
+    size, elems, how = size_of(p), p["e"], p.get("c", 0)
     data = payload[p.get("o", 0):p.get("o", 0) + p.get("b", 0)]
     if how == 0:
         return data
@@ -90,9 +128,14 @@ def raw_bytes(parts, i, payload):
             out += struct.pack("<f", value)[2:]
         return out
     if how == 3:
-        return raw_bytes(parts, p["u"], payload)
+        return raw_bytes(parts, p["u"], payload, base)
     if how == 4:
-        return bytes(a ^ b for a, b in zip(unplane(data, elems, size), raw_bytes(parts, p["u"], payload)))
+        return bytes(a ^ b for a, b in zip(unplane(data, elems, size), raw_bytes(parts, p["u"], payload, base)))
+    if how == 6:
+        other, value = base[key_of(p)]
+        assert (other["d"], other["h"], other["x"]) == (p["d"], p["h"], p.get("y", p["x"])) and other.get("t", 0) == 0
+        value = value[size * p.get("f", 0):size * (p.get("f", 0) + elems)]
+        return bytes(a ^ b for a, b in zip(unplane(data, elems, size), value)) if data else value
     assert how == 5, how
     out, plane = bytearray(elems * size), elems // 8
     for b in range(size):
@@ -131,7 +174,23 @@ def columns(meta, body):
             for name, kind, offset in meta["columns"]}
 
 
-def main(path):
+def read_base(path, head):
+    """The records of the base that a tape's head names: part and value by key; none when it stands alone."""
+    if "base" not in head:
+        return {}
+    folder, note = os.path.dirname(path), head["base"]
+    there = os.path.join(folder, note["name"])
+    if not os.path.exists(there):
+        there = os.path.join(folder, os.path.basename(note["name"]))
+    data = open(there, "rb").read()
+    assert (len(data), crc32c(data[struct.unpack("<Q", data[-8:])[0]:])) == (note["bytes"], note["crc"])
+    records, base_head = read(there)
+    assert "base" not in base_head
+    return records
+
+
+def read(path, show=lambda line: None):
+    """Checks a tape; show is given a line per record. Records by key, and the head."""
     data = open(path, "rb").read()
     assert data[:8] == b"SPKTAPE\n"
     major, minor, crc = struct.unpack("<HHI", data[8:16])
@@ -140,18 +199,18 @@ def main(path):
     for at, kind, meta, body in chunks(data):
         if kind == "H":
             head = meta
+            base = read_base(path, head)
         elif kind == "D":
             n_data += 1
             payload = lz4.frame.decompress(body) if body else b""
             n_events += len(meta["events"])
             for p in meta["parts"]:
-                p["e"] = p.get("e", product(p["h"]) if p.get("t", 0) == 0 else 0)
-            for i, p in enumerate(meta["parts"]):
+                p["e"] = p.get("e", product(p["h"]) if p.get("t", 0) == 0 else p.get("G", 0))
                 p["name"] = meta["names"][p["n"]]
+            for i, p in enumerate(meta["parts"]):
                 facts.setdefault(p["i"], (p, at, i))
-                assert len(values.setdefault(p["i"], b"")) == p.get("f", 0) * SIZE[p["d"]]
-                if p.get("t", 0) == 0:
-                    values[p["i"]] += raw_bytes(meta["parts"], i, payload)
+                assert len(values.setdefault(p["i"], b"")) == p.get("f", 0) * size_of(p)
+                values[p["i"]] += raw_bytes(meta["parts"], i, payload, base)
         elif kind == "I":
             pages.append(at)
             c = columns(meta, body)
@@ -169,16 +228,25 @@ def main(path):
         p, at, i = facts[row["record"]]
         assert (row["chunk"], row["part"]) == (at, i)
         assert (row["round"], row["slot"], row["rank"]) == (p["r"], p.get("s", -1), p.get("k", -1))
-        assert (row["name"], row["dtype"], row["shape"], row["hash"]) == (p["name"], p["d"], p["h"], p["x"])
+        assert (row["name"], row["dtype"], row["shape"]) == (p["name"], p["d"], p["h"])
+        assert (row["hash"], row.get("digest", 0)) == (p.get("x", 0), p.get("g", 0))
+        assert row.get("digests", 0) == ("g" in p) + ("G" in p) and (("g" in p) != ("x" in p))
         assert (row["place"], row["axis"], row["tier"], row["ranks"]) == (
             p.get("p", 0), p.get("a", 0), p.get("t", 0), p.get("w", 1))
         if "m" in p:
             assert [row[k] for k in ("min", "max", "rms", "nan", "inf", "zero", "denormal")] == p["m"]
+        value, got = values[row["record"]], p.get("g")
         if row["tier"] == 0:
-            assert len(values[row["record"]]) == product(p["h"]) * SIZE[p["d"]]
-            assert xxh64(values[row["record"]]) == p["x"], row
-        print("%d/%s/%s@%s %s [%s] %016x" % (row["round"], row["slot"] if row["slot"] >= 0 else "-", row["name"],
-                                             row["rank"], row["dtype"], ", ".join(map(str, row["shape"])), p["x"]))
+            assert len(value) == product(p["h"]) * SIZE[p["d"]]
+            assert xxh64(value) == p["x"], row
+            got = digest(p["h"], value)
+        if "G" in p:
+            assert p["G"] == n_rows(p["h"]) and len(value) == 8 * p["G"]
+            assert digest_of_rows(struct.unpack("<%dQ" % p["G"], value)) == p["g"], row
+        text = ["-" if v is None else "%016x" % v for v in (p.get("x"), got)]
+        show("%d/%s/%s@%s %s [%s] %s %s" % (row["round"], row["slot"] if row["slot"] >= 0 else "-", row["name"],
+                                            row["rank"], row["dtype"], ", ".join(map(str, row["shape"])), *text))
+    return {key_of(p): (p, values[i]) for i, (p, _, _) in facts.items()}, head
 
 
-main(sys.argv[1])
+read(sys.argv[1], print)

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "formats/number.h"
 #include "formats/tape_reader.h"
+#include "kernels/digest.h"
 
 #define OK(call)                                                            \
     do {                                                                    \
@@ -91,9 +92,17 @@ static inline json_t *case_head(void) { return json_pack("{s:s, s:{s:s}}", "form
                                                          "mirror"); }
 
 enum {
-    CASE_RECORDS = 9, /* per round of case_write */
+    CASE_RECORDS = 10, /* per round of case_write */
     CASE_ELEMS = 128, /* of its float values: few, since tests damage every byte */
 };
+
+/* The digest of a tensor with these row digests. */
+static inline fmt_digest case_digest(const uint64_t *row, uint64_t n_rows)
+{
+    uint64_t sum = n_rows * KRN_DIGEST_P1;
+    for (uint64_t r = 0; r < n_rows; r++) sum += krn_digest_mix(row[r] + (r + 1) * KRN_DIGEST_P1);
+    return (fmt_digest){ krn_digest_mix(sum), row, n_rows };
+}
 
 /* A small tape with every tier and transform: n_rounds rounds of values on 2 ranks, each round flushed. */
 static inline fmt_tape_writer *case_write(const char *path, int n_rounds, uint64_t seed)
@@ -132,6 +141,10 @@ static inline fmt_tape_writer *case_write(const char *path, int n_rounds, uint64
         OK(fmt_tape_put(w, &(fmt_tape_key){ r, FMT_TAPE_NO_SLOT, FMT_TAPE_NO_RANK, "drafts" }, &t, FMT_PLACE_REPLICATED, 0,
                         1,
                         FMT_TIER_TENSOR, e));
+        t = fmt_tensor_make(FMT_DTYPE_F32, NULL, 2, shape);
+        fmt_digest digest = case_digest((const uint64_t *)(const void *)noise, 4); /* any numbers will do */
+        OK(fmt_tape_put_digest(w, &(fmt_tape_key){ r, 1, 0, "x.digest" }, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_HASH,
+                               &digest, NULL, e));
         OK(fmt_tape_flush(w, e));
         free(qdq); free(noise); free(other); free(f32); free(ids);
     }

@@ -39,9 +39,11 @@ static void read_all(const char *path, fmt_open_mode mode)
         fmt_tape_record r;
         fmt_tape_at(t, i, &r);
         CHECK(fmt_tape_find(t, &r.key) >= 0 && n_rounds > 0);
-        if (r.raw_bytes > VALUE_MAX) continue;
-        uint8_t *value = malloc(r.raw_bytes + 1);
+        if (r.raw_bytes > VALUE_MAX || r.n_digest_rows > VALUE_MAX / 8) continue;
+        uint64_t *value = malloc(r.raw_bytes + 8 * r.n_digest_rows + 1);
         err_code rc = fmt_tape_get(t, i, value, r.raw_bytes, &e);
+        CHECK(rc == ERR_OK || rc == ERR_FORMAT || rc == ERR_INPUT);
+        rc = fmt_tape_digest_rows(t, i, value, r.n_digest_rows, &e);
         CHECK(rc == ERR_OK || rc == ERR_FORMAT || rc == ERR_INPUT);
         free(value);
     }

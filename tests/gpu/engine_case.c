@@ -15,12 +15,17 @@ int case_open(void **state)
     (void)state;
     err e = { 0 };
     eng_synth_report report;
-    char folder[] = "model-XXXXXX";
-    assert_non_null(mkdtemp(folder));
-    assert_true(eng_config_preset("tiny", &config));
-    setenv("XDG_CACHE_HOME", folder, 1);
-    gpu_ok(eng_synth_checkpoint(folder, &config, 7, true, &report, &e), &e);
+    char made[] = "model-XXXXXX";
+    const char *folder = getenv("CASE_MODEL");
+    if (!folder) {
+        folder = mkdtemp(made);
+        assert_non_null(folder);
+        assert_true(eng_config_preset("tiny", &config));
+        setenv("XDG_CACHE_HOME", folder, 1);
+        gpu_ok(eng_synth_checkpoint(folder, &config, 7, true, &report, &e), &e);
+    }
     gpu_ok(eng_weights_open(folder, true, &weights, &e), &e);
+    config = *eng_weights_config(weights);
     size_t n = (size_t)CASE_ROWS_MAX * (size_t)config.n_taps * (size_t)config.dim;
     taps = mem_alloc(n, sizeof *taps);
     assert_non_null(taps);
@@ -49,7 +54,8 @@ eng_engine *case_engine(case_run run)
     eng_engine *g = NULL;
     err e = { 0 };
     gpu_ok(eng_options_parse(&words, 0, &o, &e), &e);
-    gpu_ok(eng_open(weights, &o, CASE_SLOTS, ENG_LEVEL_DEEP, true, &g, &e), &e);
+    eng_level retain = run.retain == ENG_LEVEL_OFF ? ENG_LEVEL_DEEP : run.retain;
+    gpu_ok(eng_open(weights, &o, CASE_SLOTS, retain, true, &g, &e), &e);
     return g;
 }
 
@@ -64,28 +70,38 @@ static void keep_hash(void *ctx, const eng_site *site, const fmt_tensor *t)
     __atomic_fetch_add(&s->n, 1, __ATOMIC_RELAXED);
 }
 
-void case_insert(eng_engine *g, int32_t slot, int32_t first, int32_t rows, case_shown *shown)
+void case_insert_tapped(eng_engine *g, int32_t slot, int32_t first, int32_t rows, const eng_tap *tap)
 {
     err e = { 0 };
-    eng_tap tap = { keep_hash, shown };
     int64_t width = (int64_t)config.n_taps * config.dim;
-    if (shown) *shown = (case_shown){ 0 };
-    gpu_ok(eng_insert(g, slot, taps + first * width, positions + first, rows, shown ? &tap : NULL, &e), &e);
+    gpu_ok(eng_insert(g, slot, taps + first * width, positions + first, rows, tap, &e), &e);
 }
 
-case_outcome case_draft(eng_engine *g, int32_t batch, const int32_t *slots, int32_t n_out, case_shown *shown)
+case_outcome case_draft_tapped(eng_engine *g, int32_t batch, const int32_t *slots, int32_t n_out, const eng_tap *tap)
 {
     case_outcome o = { 0 };
     err e = { 0 };
-    eng_tap tap = { keep_hash, shown };
     int32_t anchors[CASE_SLOTS], pos[CASE_SLOTS];
     for (int32_t b = 0; b < batch; b++) {
         anchors[b] = 17 * (slots[b] + 1);
         pos[b] = eng_slot_last(g, slots[b]);
     }
-    if (shown) *shown = (case_shown){ 0 };
-    gpu_ok(eng_draft(g, batch, slots, anchors, pos, n_out, o.drafts, o.confidence, shown ? &tap : NULL, &e), &e);
+    gpu_ok(eng_draft(g, batch, slots, anchors, pos, n_out, o.drafts, o.confidence, tap, &e), &e);
     return o;
+}
+
+void case_insert(eng_engine *g, int32_t slot, int32_t first, int32_t rows, case_shown *shown)
+{
+    eng_tap tap = { .tensor = keep_hash, .ctx = shown };
+    if (shown) *shown = (case_shown){ 0 };
+    case_insert_tapped(g, slot, first, rows, shown ? &tap : NULL);
+}
+
+case_outcome case_draft(eng_engine *g, int32_t batch, const int32_t *slots, int32_t n_out, case_shown *shown)
+{
+    eng_tap tap = { .tensor = keep_hash, .ctx = shown };
+    if (shown) *shown = (case_shown){ 0 };
+    return case_draft_tapped(g, batch, slots, n_out, shown ? &tap : NULL);
 }
 
 void case_fill(eng_engine *g)

@@ -10,7 +10,7 @@
 enum { CASE_SLOTS = 4, CASE_ROWS_MAX = 300, CASE_VALUES_MAX = 512 };
 static const int32_t CASE_ALL[CASE_SLOTS] = { 0, 1, 2, 3 };
 
-/* cmocka group setup and teardown. */
+/* cmocka group setup and teardown. CASE_MODEL in the environment: a checkpoint folder to use instead of the tiny one. */
 int case_open(void **state);
 int case_close(void **state);
 eng_config case_config(void);
@@ -22,8 +22,9 @@ typedef struct case_run {
     int32_t tp;
     eng_comm_kind comm;
     eng_combine combine;
+    eng_level retain; /* OFF: DEEP, every value */
 } case_run;
-/* Retains every value. Fails the test on an error. */
+/* Fails the test on an error. */
 eng_engine *case_engine(case_run run);
 
 /* What a step showed: a hash of each value of each rank, 0 where nothing was shown. */
@@ -35,6 +36,9 @@ typedef struct case_outcome {
 /* shown may be NULL: no tap. */
 void case_insert(eng_engine *g, int32_t slot, int32_t first, int32_t rows, case_shown *shown);
 case_outcome case_draft(eng_engine *g, int32_t batch, const int32_t *slots, int32_t n_out, case_shown *shown);
+/* The same with a tap of the test's own, or NULL. */
+void case_insert_tapped(eng_engine *g, int32_t slot, int32_t first, int32_t rows, const eng_tap *tap);
+case_outcome case_draft_tapped(eng_engine *g, int32_t batch, const int32_t *slots, int32_t n_out, const eng_tap *tap);
 /* Four slots at the edges of the window: p = 1, W-2, W-1 and far beyond. */
 void case_fill(eng_engine *g);
 /* Fails with the first value that differs, or when nothing was shown. */

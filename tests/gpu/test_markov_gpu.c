@@ -35,9 +35,8 @@ typedef struct run {
     float *d_logits, *d_biased;
     bf16 *d_embed, *d_head;
     int32_t *d_anchor, *d_drafts;
-    krn_best *d_part, *d_best[2]; /* best: of even and odd positions, [ranks, batch] */
-    int32_t *d_arrived;
-    int32_t ranks;                /* whose bests the next step reads */
+    krn_best *d_best[2]; /* of even and odd positions, [ranks, batch, parts] */
+    int32_t ranks;       /* whose bests the next step reads */
 } run;
 
 static void *memory(size_t n, size_t elem_bytes)
@@ -49,6 +48,7 @@ static void *memory(size_t n, size_t elem_bytes)
 
 static size_t logit_count(const shape *s) { return (size_t)s->batch * (size_t)s->block * (size_t)s->n; }
 static size_t biased_count(const shape *s) { return (size_t)s->batch * (size_t)s->n_out * (size_t)s->n; }
+static size_t best_count(const shape *s) { return (size_t)s->batch * KRN_MARKOV_PARTS; } /* of one rank */
 
 static run make(shape s, uint64_t seed)
 {
@@ -75,11 +75,8 @@ static void upload(run *r)
     r->d_anchor = gpu_put(r->anchor, sizeof r->anchor);
     r->d_drafts = gpu_out((size_t)s->batch * (size_t)s->n_out * sizeof(int32_t));
     r->d_biased = gpu_out(biased_count(s) * sizeof(float));
-    r->d_part = gpu_out((size_t)s->batch * KRN_MARKOV_PARTS * sizeof(krn_best));
-    const int32_t zero = 0;
-    r->d_arrived = gpu_put(&zero, sizeof zero);
     r->ranks = 1;
-    for (int k = 0; k < 2; k++) r->d_best[k] = gpu_out((size_t)s->batch * sizeof(krn_best));
+    for (int k = 0; k < 2; k++) r->d_best[k] = gpu_out(best_count(s) * sizeof(krn_best));
 }
 
 /* rank: where among the bests this run leaves its own. */
@@ -88,8 +85,8 @@ static void step(const run *r, int32_t i, int32_t rank)
     const shape *s = &r->s;
     err e = { 0 };
     gpu_ok(krn_markov_step(r->d_logits, r->d_embed, r->d_head, s->vocab, s->rank, s->n, s->first_id, s->batch, s->block,
-                           s->n_out, i, r->d_anchor, r->d_best[(i + 1) % 2], r->ranks, r->d_drafts, r->d_biased, r->d_part,
-                           r->d_arrived, r->d_best[i % 2] + rank * s->batch, gpu_stream(), &e), &e);
+                           s->n_out, i, r->d_anchor, r->d_best[(i + 1) % 2], r->ranks, r->d_drafts, r->d_biased,
+                           r->d_best[i % 2] + (size_t)rank * best_count(s), gpu_stream(), &e), &e);
 }
 
 static void pick(const run *r)
@@ -102,11 +99,8 @@ static void pick(const run *r)
 /* All positions, then biased and drafts on the host. */
 static void draft(run *r)
 {
-    int32_t arrived;
     for (int i = 0; i < r->s.n_out; i++) step(r, i, 0);
     pick(r);
-    gpu_get(r->d_arrived, &arrived, sizeof arrived);
-    assert_int_equal(arrived, 0); /* ready for the next step */
     gpu_get(r->d_biased, r->biased, biased_count(&r->s) * sizeof(float));
     gpu_get(r->d_drafts, r->drafts, (size_t)r->s.batch * (size_t)r->s.n_out * sizeof(int32_t));
 }
@@ -271,7 +265,7 @@ static void ranks_choose_what_one_rank_chooses(void **state)
                     rank[k].logits[row * rank[k].s.n + v] = whole.logits[row * SMALL.n + rank[k].s.first_id + v];
             upload(&rank[k]);
         }
-        for (int k = 0; k < 2; k++) rank[0].d_best[k] = gpu_out(2 * sizeof(krn_best) * (size_t)SMALL.batch);
+        for (int k = 0; k < 2; k++) rank[0].d_best[k] = gpu_out(2 * sizeof(krn_best) * best_count(&SMALL));
         for (int k = 0; k < 2; k++) {
             rank[k].ranks = 2;
             rank[k].d_drafts = rank[0].d_drafts;
@@ -282,11 +276,11 @@ static void ranks_choose_what_one_rank_chooses(void **state)
         pick(&rank[0]);
         gpu_get(rank[0].d_drafts, rank[0].drafts, sizeof(int32_t) * (size_t)(SMALL.batch * SMALL.n_out));
         gpu_same("drafts of two ranks", rank[0].drafts, whole.drafts, SMALL.batch * SMALL.n_out, sizeof(int32_t));
-        krn_best best[2 * KRN_MARKOV_BATCH_MAX];
-        gpu_get(rank[0].d_best[(SMALL.n_out - 1) % 2], best, 2 * sizeof(krn_best) * (size_t)SMALL.batch);
-        for (int b = 0; b < SMALL.batch && cut == SMALL.n; b++) {
-            assert_true(isnan(best[SMALL.batch + b].value));
-            assert_int_equal(best[SMALL.batch + b].id, cut);
+        krn_best best[2 * KRN_MARKOV_BATCH_MAX * KRN_MARKOV_PARTS];
+        gpu_get(rank[0].d_best[(SMALL.n_out - 1) % 2], best, 2 * sizeof(krn_best) * best_count(&SMALL));
+        for (size_t part = best_count(&SMALL); part < 2 * best_count(&SMALL) && cut == SMALL.n; part++) {
+            assert_true(isnan(best[part].value));
+            assert_int_equal(best[part].id, cut);
         }
         gpu_free_all();
         free(rank[0].logits);
@@ -348,8 +342,8 @@ static void shapes_outside_the_contract_are_refused(void **state)
         const struct bad *s = &BAD[at];
         err e = { 0 };
         assert_int_equal(krn_markov_step(r.d_logits, r.d_embed, r.d_head, s->vocab, s->rank, s->n, 0, s->batch, s->block,
-                                         s->n_out, s->i, r.d_anchor, r.d_best[1], 1, r.d_drafts, r.d_biased, r.d_part,
-                                         r.d_arrived, r.d_best[0], gpu_stream(), &e),
+                                         s->n_out, s->i, r.d_anchor, r.d_best[1], 1, r.d_drafts, r.d_biased, r.d_best[0],
+                                         gpu_stream(), &e),
                          ERR_ARG);
         assert_non_null(strstr(e.msg, "markov_step: vocab="));
     }

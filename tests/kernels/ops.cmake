@@ -1,4 +1,5 @@
 # The twins of every op but linear.
-foreach(test check act_qdq rmsnorm rope mhc attention gate swiglu combine argmax confidence markov ring reduce embed)
+foreach(test check act_qdq rmsnorm rope mhc attention gate swiglu combine argmax confidence markov ring reduce embed
+             digest snapshot top_rows)
   sparktape_test(test_${test} LINKS kernels)
 endforeach()

@@ -1,8 +1,10 @@
-#include "tape_help.h"
+/* krn_top_rows against its definition, whole and cut into shards. */
+#include "kernels/top_rows.h"
 
-#include "capture/topk.h"
+#include "check.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { ROWS = 3, COLS = 500 };
 
@@ -29,8 +31,8 @@ static int place(const float *row, int c)
 
 static void check(const float *x, int32_t k, int32_t cut)
 {
-    float whole[ROWS * COLS], left[ROWS * COLS], right[ROWS * COLS], values[ROWS * CAP_TOP];
-    int32_t ids[ROWS * CAP_TOP];
+    float whole[ROWS * COLS], left[ROWS * COLS], right[ROWS * COLS], values[ROWS * KRN_TOP_ROWS];
+    int32_t ids[ROWS * KRN_TOP_ROWS];
     memcpy(whole, x, sizeof whole);
     for (int r = 0; r < ROWS; r++) {
         memcpy(left + r * cut, x + r * COLS, (size_t)cut * sizeof *x);
@@ -39,7 +41,7 @@ static void check(const float *x, int32_t k, int32_t cut)
     const float *one[] = { whole }, *two[] = { left, right };
     const int64_t one_cols[] = { COLS }, two_cols[] = { cut, COLS - cut };
     for (int shards = 1; shards <= 2; shards++) {
-        cap_topk(shards == 1 ? one : two, shards == 1 ? one_cols : two_cols, shards, ROWS, k, values, ids);
+        krn_top_rows(shards == 1 ? one : two, shards == 1 ? one_cols : two_cols, shards, ROWS, k, values, ids);
         for (int r = 0; r < ROWS; r++)
             for (int32_t i = 0; i < k; i++) {
                 int32_t id = ids[r * k + i];
@@ -83,11 +85,22 @@ static void nan_comes_after_every_number(void **state)
     check(x, 64, 100);
 }
 
+static void zeros_of_both_signs_are_equal_and_infinities_are_ends(void **state)
+{
+    float x[ROWS * COLS];
+    (void)state;
+    for (int i = 0; i < ROWS * COLS; i++) x[i] = i % 3 == 0 ? -0.0f : i % 3 == 1 ? 0.0f : -INFINITY;
+    check(x, 64, 100);
+    for (int i = 0; i < ROWS * COLS; i += 9) x[i] = i % 2 ? INFINITY : NAN;
+    check(x, 64, 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_come_first_over_any_cut), cmocka_unit_test(equal_values_keep_the_order_of_ids),
         cmocka_unit_test(nan_comes_after_every_number),
+        cmocka_unit_test(zeros_of_both_signs_are_equal_and_infinities_are_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
