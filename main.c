@@ -3,6 +3,7 @@
 #include "engine/commands.h"
 #include "formats/commands.h"
 #include "replay/commands.h"
+#include "serve/commands.h"
 #include "tui/commands.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@
 static const cli_command *const COMMANDS[] = {
     &CMD_SYNTH, &CMD_SCRIPT,
     &CMD_MANIFEST, &CMD_VERIFY, &CMD_IDENTITY, &CMD_WEIGHTS, &CMD_PLAN, &CMD_ARMS, &CMD_BENCH,
-    &CMD_RECORD, &CMD_REPLAY, &CMD_DIFF, &CMD_BROWSE,
+    &CMD_RECORD, &CMD_REPLAY, &CMD_DIFF, &CMD_BROWSE, &CMD_SERVE, &CMD_DRIVE, &CMD_STATUS,
     &CMD_INFO, &CMD_LS, &CMD_SHOW, &CMD_EXPORT, &CMD_IMPORT, &CMD_DOCTOR, &CMD_RECOVER,
 };
 enum { N_COMMANDS = sizeof COMMANDS / sizeof COMMANDS[0] };

@@ -36,6 +36,12 @@ endfunction()
 sparktape_dependency(lz4 liblz4 liblz4-dev)
 sparktape_dependency(jansson jansson libjansson-dev)
 sparktape_dependency(crypto libcrypto libssl-dev)
+sparktape_dependency(ssl libssl libssl-dev) # before crypto where both are linked
+if(SPARKTAPE_STATIC_DEPS) # libuv's archive has a module, and on Debian a name, of its own
+  sparktape_dependency(uv libuv-static libuv1-dev)
+else()
+  sparktape_dependency(uv libuv libuv1-dev)
+endif()
 sparktape_dependency(ncursesw ncursesw libncurses-dev)
 
 # msgpack-c: the C library is called msgpack, msgpackc or msgpack-c, depending on the release.

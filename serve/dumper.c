@@ -1,0 +1,400 @@
+#include "serve/dumper.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "serve/message.h"
+
+enum { SHOTS = 24 /* four slots with a few inserts each, a draft, and the eager run's */ };
+
+/* The parts that wait for a slot's next draft. */
+typedef struct pending {
+    cap_part **part;
+    size_t n, capacity;
+    bool lost; /* one had no room: the round cannot be whole */
+} pending;
+
+struct srv_dumper {
+    srv_dumper_setup o;
+    cap_recorder *recorder; /* NULL once finished */
+    pending slot[SRV_SLOTS_MAX];
+    cap_part *draft;        /* of the step that runs, NULL: not captured */
+    bool chosen;            /* the step that runs */
+    cap_part **parts;       /* scratch: of one round */
+    size_t parts_capacity;
+    pthread_mutex_t lock;   /* below: shown by status */
+    uint64_t checked, mismatches, unchecked, untold; /* rounds; differences, and those that are no event on a tape */
+    char mismatch[ERR_MSG_BYTES];
+    cap_counts last;        /* after finish */
+};
+
+/* ---- comparing ---- */
+
+static int64_t first_difference(const fmt_tensor *a, const fmt_tensor *b)
+{
+    uint64_t bytes = fmt_tensor_bytes(a), elem = fmt_dtype_bytes(a->dtype), i = 0;
+    if (fmt_tensor_bytes(b) != bytes) return 0;
+    if (memcmp(a->data, b->data, bytes) == 0) return -1;
+    const uint8_t *x = a->data, *y = b->data;
+    while (x[i] == y[i]) i++;
+    return (int64_t)(i / elem);
+}
+
+/* -1: the 64 largest of every row are the same, with the same bits. */
+static int64_t first_top_difference(eng_shot *a, eng_shot *b, int32_t value)
+{
+    const float *va, *vb;
+    const int32_t *ia, *ib;
+    int64_t rows_a, rows_b;
+    int32_t k = eng_shot_top(a, value, &va, &ia, &rows_a), kb = eng_shot_top(b, value, &vb, &ib, &rows_b);
+    if (k != kb || rows_a != rows_b) return 0;
+    for (int64_t i = 0; i < rows_a * k; i++)
+        if (memcmp(&va[i], &vb[i], sizeof va[i]) != 0 || ia[i] != ib[i]) return i;
+    return -1;
+}
+
+static void note(srv_shot_difference *d, const char *name, int32_t rank, int32_t entry, int64_t element, bool *differs)
+{
+    if (element < 0) return;
+    if (!*differs && !d->differing) {
+        snprintf(d->first, sizeof d->first, "%s", name);
+        d->rank = rank;
+        d->entry = entry;
+        d->element = element;
+    }
+    *differs = true;
+}
+
+void srv_shots_compare(const eng_program *p, eng_shot *a, eng_shot *b, int32_t first_rank, int32_t end_rank,
+                       srv_shot_difference *out)
+{
+    int32_t batch = (int32_t)eng_shot_extents(a)->n[ENG_DIM_B];
+    *out = (srv_shot_difference){ 0 };
+    for (int32_t v = 0; v < p->n_values; v++) {
+        const eng_value *value = &p->value[v];
+        bool differs = false;
+        if (!eng_shot_has(a, v)) continue;
+        out->values++;
+        if (!eng_shot_has(b, v)) note(out, value->name, first_rank, 0, 0, &differs);
+        else if (value->top_only) note(out, value->name, first_rank, 0, first_top_difference(a, b, v), &differs);
+        else
+            for (int32_t rank = first_rank; rank < (value->state ? first_rank + 1 : end_rank); rank++)
+                for (int32_t i = 0; i < (value->state ? batch : 1); i++) {
+                    fmt_tensor ta, tb;
+                    eng_shot_tensor(a, rank, v, i, &ta);
+                    eng_shot_tensor(b, rank, v, i, &tb);
+                    note(out, value->name, rank, i, first_difference(&ta, &tb), &differs);
+                }
+        out->differing += differs;
+    }
+}
+
+/* ---- the eager run ---- */
+
+/* The tap of an eager run into the part's shot. */
+static eng_tap traced(const cap_part *p)
+{
+    eng_tap tap = *cap_part_tap(p);
+    tap.traced = true;
+    return tap;
+}
+
+/* A difference: an event on the tape, and the first one's text. */
+static void mismatch(srv_dumper *d, int32_t round, const char *step, int64_t request, const char *value, int32_t rank,
+                     int64_t element, int32_t values)
+{
+    char text[ERR_MSG_BYTES];
+    snprintf(text, sizeof text,
+             "round %d: %s of request %lld: the graph and its eager run differ in %s, rank %d, element %lld", round, step,
+             (long long)request, value, rank, (long long)element);
+    json_t *event = json_pack("{s:s, s:i, s:s, s:I, s:s, s:i, s:I, s:i}", "event", "mismatch", "round", (int)round, "step",
+                              step, "request", (json_int_t)request, "value", value, "rank", (int)rank, "element",
+                              (json_int_t)element, "values", (int)values);
+    bool told = event && cap_recorder_event(d->recorder, round, event, NULL) == ERR_OK;
+    json_decref(event);
+    pthread_mutex_lock(&d->lock);
+    d->untold += !told;
+    if (!d->mismatches++) memcpy(d->mismatch, text, sizeof text);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void compare(srv_dumper *d, int32_t round, eng_step_kind step, int64_t request, const cap_part *graph,
+                    const cap_part *eager, err_code *rc, err *e)
+{
+    const eng_options *o = eng_options_of(d->o.engine);
+    srv_shot_difference diff;
+    if (*rc == ERR_OK) *rc = eng_shot_wait(cap_part_shot(graph), e);
+    if (*rc == ERR_OK) *rc = eng_shot_wait(cap_part_shot(eager), e);
+    if (*rc != ERR_OK) return;
+    srv_shots_compare(eng_program_of(d->o.engine, step), cap_part_shot(graph), cap_part_shot(eager),
+                      o->bootstrap ? o->rank : 0, o->bootstrap ? o->rank + 1 : o->n_ranks, &diff);
+    if (diff.differing)
+        mismatch(d, round, step == ENG_STEP_INSERT ? "insert" : "draft", request, diff.first, diff.rank, diff.element,
+                 diff.differing);
+}
+
+/* The insert once more, on the spare slot. *ran false: no room for it. */
+static err_code check_insert(srv_dumper *d, int32_t round, const cap_part *graph, bool *ran, err *e)
+{
+    const bf16 *taps;
+    const int32_t *pos;
+    int32_t rows, slot;
+    cap_part *eager = NULL;
+    cap_part_inputs(graph, &slot, &taps, &pos, &rows);
+    TRY(cap_part_insert(d->recorder, slot, taps, NULL, pos, rows, &eager, e));
+    *ran = eager != NULL;
+    if (!eager) return ERR_OK;
+    eng_tap tap = traced(eager);
+    eng_release(d->o.engine, d->o.slots);
+    err_code rc = eng_insert(d->o.engine, d->o.slots, taps, pos, rows, &tap, e);
+    compare(d, round, ENG_STEP_INSERT, slot, graph, eager, &rc, e);
+    cap_part_drop(d->recorder, eager);
+    return rc;
+}
+
+static err_code check_draft(srv_dumper *d, const srv_draft_step *s, const int32_t *requests, bool *ran, err *e)
+{
+    cap_part *eager = NULL;
+    int32_t drafts[ENG_BATCH_MAX * ENG_BLOCK_MAX];
+    float confidence[ENG_BATCH_MAX * ENG_BLOCK_MAX];
+    TRY(cap_part_draft(d->recorder, s->batch, requests, s->slots, s->anchors, s->pos, s->n_out, &eager, e));
+    *ran = eager != NULL;
+    if (!eager) return ERR_OK;
+    eng_tap tap = traced(eager);
+    err_code rc = eng_draft(d->o.engine, s->batch, s->slots, s->anchors, s->pos, s->n_out, drafts, confidence, &tap, e);
+    compare(d, (int32_t)s->round, ENG_STEP_DRAFT, requests[0], d->draft, eager, &rc, e);
+    size_t n = (size_t)s->batch * (size_t)s->n_out;
+    for (size_t i = 0; rc == ERR_OK && i < n; i++) /* what was answered, not only what was retained */
+        if (drafts[i] != s->drafts[i] || memcmp(&confidence[i], &s->confidence[i], sizeof(float)) != 0) {
+            mismatch(d, (int32_t)s->round, "reply", requests[i / (size_t)s->n_out],
+                     drafts[i] != s->drafts[i] ? "drafts" : "confidence", 0, (int64_t)i, 1);
+            break;
+        }
+    cap_part_drop(d->recorder, eager);
+    return rc;
+}
+
+/* ---- hooks ---- */
+
+static void forget(srv_dumper *d, pending *p)
+{
+    for (size_t i = 0; i < p->n; i++) cap_part_drop(d->recorder, p->part[i]);
+    p->n = 0;
+    p->lost = false;
+}
+
+static err_code insert_before(void *ctx, const srv_insert_step *s, const eng_tap **tap, err *e)
+{
+    srv_dumper *d = ctx;
+    pending *p = &d->slot[s->slot];
+    cap_part *part = NULL;
+    if (p->lost) return ERR_OK;
+    void *array = p->part;
+    if (!mem_grow(&array, &p->capacity, p->n + 1, sizeof *p->part))
+        return err_set(e, ERR_NOMEM, "dump: no memory for a part");
+    p->part = array;
+    TRY(cap_part_insert(d->recorder, (int32_t)s->request, s->taps, NULL, s->pos, s->rows, &part, e));
+    p->lost = part == NULL;
+    if (p->lost) {
+        forget(d, p);
+        p->lost = true;
+        return ERR_OK;
+    }
+    p->part[p->n++] = part;
+    *tap = cap_part_tap(part);
+    return ERR_OK;
+}
+
+static err_code insert_after(void *ctx, const srv_insert_step *s, bool done, err *e)
+{
+    srv_dumper *d = ctx;
+    pending *p = &d->slot[s->slot];
+    (void)e;
+    if (!done && p->n) cap_part_drop(d->recorder, p->part[--p->n]);
+    return ERR_OK;
+}
+
+static bool has_lost(const srv_dumper *d, const srv_draft_step *s)
+{
+    for (int32_t b = 0; b < s->batch; b++)
+        if (d->slot[s->slots[b]].lost) return true;
+    return false;
+}
+
+static void requests_of(const srv_draft_step *s, int32_t *out)
+{
+    for (int32_t b = 0; b < s->batch; b++) out[b] = (int32_t)s->request[b];
+}
+
+static err_code draft_before(void *ctx, const srv_draft_step *s, const eng_tap **tap, err *e)
+{
+    srv_dumper *d = ctx;
+    int32_t requests[ENG_BATCH_MAX] = { 0 };
+    d->draft = NULL;
+    d->chosen = cap_round_list_has(&d->o.rounds, s->round);
+    if (!d->chosen || has_lost(d, s)) return ERR_OK;
+    requests_of(s, requests);
+    TRY(cap_part_draft(d->recorder, s->batch, requests, s->slots, s->anchors, s->pos, s->n_out, &d->draft, e));
+    if (d->draft) *tap = cap_part_tap(d->draft);
+    return ERR_OK;
+}
+
+/* Runs a chosen round's steps once more. */
+static err_code check_round(srv_dumper *d, const srv_draft_step *s, err *e)
+{
+    int32_t requests[ENG_BATCH_MAX] = { 0 };
+    uint64_t before = d->mismatches;
+    bool all = true, ran = true;
+    requests_of(s, requests);
+    for (int32_t b = 0; b < s->batch; b++)
+        for (size_t i = 0; i < d->slot[s->slots[b]].n; i++, all = all && ran)
+            TRY(check_insert(d, (int32_t)s->round, d->slot[s->slots[b]].part[i], &ran, e));
+    TRY(check_draft(d, s, requests, &ran, e));
+    pthread_mutex_lock(&d->lock);
+    if (all && ran) d->checked++;
+    else d->unchecked++;
+    pthread_mutex_unlock(&d->lock);
+    if (d->mismatches == before || !d->o.poison) return ERR_OK;
+    return err_set(e, ERR_SYSTEM, "%s", d->mismatch);
+}
+
+static err_code submit(srv_dumper *d, const srv_draft_step *s, err *e)
+{
+    size_t n = 0;
+    for (int32_t b = 0; b < s->batch; b++) n += d->slot[s->slots[b]].n;
+    void *array = d->parts;
+    if (!mem_grow(&array, &d->parts_capacity, n + 1, sizeof *d->parts))
+        return err_set(e, ERR_NOMEM, "dump: no memory for a round");
+    d->parts = array;
+    n = 0;
+    for (int32_t b = 0; b < s->batch; b++) {
+        pending *p = &d->slot[s->slots[b]];
+        for (size_t i = 0; i < p->n; i++) d->parts[n++] = p->part[i];
+        p->n = 0;
+    }
+    cap_part *draft = d->draft;
+    d->draft = NULL;
+    cap_part_answer(draft, s->drafts, s->confidence);
+    return cap_recorder_submit(d->recorder, (int32_t)s->round, d->parts, (int32_t)n, draft, e);
+}
+
+static err_code draft_after(void *ctx, const srv_draft_step *s, bool done, err *e)
+{
+    srv_dumper *d = ctx;
+    err_code rc = ERR_OK;
+    if (d->draft && done) {
+        rc = check_round(d, s, e);
+        err_code kept = submit(d, s, rc == ERR_OK ? e : NULL);
+        if (rc == ERR_OK) rc = kept;
+    } else if (d->chosen)
+        cap_recorder_dropped(d->recorder, (int32_t)s->round,
+                             !done             ? "the step failed"
+                             : has_lost(d, s) ? "no room for an insert"
+                                              : "no room for the draft");
+    cap_part_drop(d->recorder, d->draft);
+    d->draft = NULL;
+    for (int32_t b = 0; b < s->batch; b++) forget(d, &d->slot[s->slots[b]]);
+    return rc;
+}
+
+static void released(void *ctx, int64_t request, int32_t slot)
+{
+    srv_dumper *d = ctx;
+    (void)request;
+    forget(d, &d->slot[slot]);
+}
+
+static void finish(void *ctx)
+{
+    srv_dumper *d = ctx;
+    err e = { 0 };
+    if (!d->recorder) return;
+    for (int32_t i = 0; i < SRV_SLOTS_MAX; i++) forget(d, &d->slot[i]);
+    cap_counts counts;
+    cap_recorder_counts(d->recorder, &counts);
+    cap_recorder *r = d->recorder;
+    pthread_mutex_lock(&d->lock);
+    d->last = counts;
+    d->recorder = NULL;
+    pthread_mutex_unlock(&d->lock);
+    if (cap_recorder_finish(r, &e) == ERR_OK) return;
+    pthread_mutex_lock(&d->lock);
+    if (!d->last.failed[0]) snprintf(d->last.failed, sizeof d->last.failed, "%s", e.msg);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static json_t *status(void *ctx)
+{
+    srv_dumper *d = ctx;
+    cap_counts n;
+    pthread_mutex_lock(&d->lock);
+    if (d->recorder) cap_recorder_counts(d->recorder, &n);
+    else n = d->last;
+    json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:s, s:s}", "dir", d->o.dir, "chosen",
+                          d->o.rounds_text, "rounds", (json_int_t)n.rounds, "dropped", (json_int_t)n.dropped, "checked",
+                          (json_int_t)d->checked, "unchecked", (json_int_t)d->unchecked, "mismatches",
+                          (json_int_t)d->mismatches, "mismatches_untold", (json_int_t)d->untold, "first_mismatch",
+                          d->mismatch, "bytes", (json_int_t)n.tape_bytes, "tapes", (json_int_t)n.tapes, "tape", n.tape,
+                          "failed", n.failed);
+    pthread_mutex_unlock(&d->lock);
+    return j;
+}
+
+/* ---- open and close ---- */
+
+static err_code check_folder(const char *dir, err *e)
+{
+    struct stat st;
+    if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
+        return err_set(e, ERR_INPUT, "--dump-dir %s: found no folder, wanted one that is there", dir);
+    if (access(dir, W_OK | X_OK) == 0) return ERR_OK;
+    return err_set(e, ERR_INPUT, "--dump-dir %s: found no right to write there, wanted it", dir);
+}
+
+static err_code open_recorder(srv_dumper *d, err *e)
+{
+    char path[4096], when[32];
+    time_t now = (time_t)(clock_wall_ns() / 1000000000u);
+    struct tm tm;
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", gmtime_r(&now, &tm));
+    int n = snprintf(path, sizeof path, "%s/v1-%s-%d.tape", d->o.dir, when, (int)getpid());
+    if (n < 0 || (size_t)n >= sizeof path) return err_set(e, ERR_ARG, "--dump-dir: found %d characters, wanted fewer", n);
+    cap_options o = { .level = ENG_LEVEL_V1, .on_full = CAP_DROP, .depth = SHOTS, .rounds = d->o.rounds_text,
+                      .rotate_bytes = d->o.rotate_bytes, .events_only = true };
+    return cap_recorder_open(d->o.engine, path, d->o.identity, &o, &d->recorder, e);
+}
+
+err_code srv_dumper_open(const srv_dumper_setup *s, srv_dumper **out, err *e)
+{
+    *out = NULL;
+    TRY(check_folder(s->dir, e));
+    srv_dumper *d = mem_alloc(1, sizeof *d);
+    if (!d) return err_set(e, ERR_NOMEM, "no memory for dumps");
+    d->o = *s;
+    pthread_mutex_init(&d->lock, NULL);
+    err_code rc = open_recorder(d, e);
+    if (rc != ERR_OK) srv_dumper_close(d);
+    else *out = d;
+    return rc;
+}
+
+void srv_dumper_hooks(srv_dumper *d, srv_dump *out)
+{
+    *out = (srv_dump){ .ctx = d, .hold_replies = d->o.poison, .insert_before = insert_before, .draft_before = draft_before,
+                       .insert_after = insert_after, .draft_after = draft_after, .released = released, .finish = finish,
+                       .status = status };
+}
+
+void srv_dumper_close(srv_dumper *d)
+{
+    if (!d) return;
+    finish(d);
+    for (int32_t i = 0; i < SRV_SLOTS_MAX; i++) free(d->slot[i].part);
+    free(d->parts);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
