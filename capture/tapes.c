@@ -226,6 +226,7 @@ static void handle(cap_tapes *t, cap_item *item, bool abandon)
     err failed = { .code = ERR_OK };
     if (written) written = write_item(t, item, &failed) == ERR_OK;
     if (!written && item->kind == CAP_ITEM_DROPPED) t->total.dropped += ((dropped_item *)item)->n;
+    if (!written && item->kind == CAP_ITEM_EVENT) cap_tapes_lost_event(t);
     item_free(item); /* before the round is flushed: a shot is wanted back early */
     pthread_mutex_lock(&t->lock);
     t->n_done++;

@@ -67,9 +67,8 @@ static err_code wait_step(eng_device *d, krn_event event, err *e)
 /* Turns to the other set of inputs on the host, which may be filled once the step before the last has taken it. */
 static err_code turn_inputs(eng_device *d, err *e)
 {
-    bool done;
     d->turn = !d->turn;
-    return krn_event_wait(d->taken[d->turn], 0, &done, e);
+    return wait_step(d, d->taken[d->turn], e); /* behind the collectives of steps that nobody waited for */
 }
 
 static err_code put_inputs(eng_device *d, err *e)
@@ -331,17 +330,15 @@ err_code eng_device_release(eng_device *d, int32_t slot, err *e)
 
 err_code eng_device_window(eng_device *d, int32_t slot, int32_t stage, bf16 *out, err *e)
 {
-    bool done;
     TRY(usable(d, e));
     TRY(krn_copy(out, ring_of(d, 0, slot, stage), (uint64_t)ring_elems(d) * sizeof(bf16), d->lane[0], e));
-    return krn_stream_wait(d->lane[0], 0, &done, e);
+    return wait_step(d, NULL, e);
 }
 
 err_code eng_device_restore(eng_device *d, int32_t slot, int32_t stage, const bf16 *window, int32_t rows, err *e)
 {
-    bool done;
     TRY(usable(d, e));
     uint64_t bytes = (uint64_t)rows * (uint64_t)d->config.head_dim * sizeof(bf16);
     for (int32_t r = 0; r < d->n_local; r++) TRY(krn_copy(ring_of(d, r, slot, stage), window, bytes, d->lane[0], e));
-    return krn_stream_wait(d->lane[0], 0, &done, e); /* window may be the caller's to change at once */
+    return wait_step(d, NULL, e); /* window may be the caller's to change at once */
 }
