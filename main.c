@@ -6,6 +6,7 @@
 #include "serve/commands.h"
 #include "tui/commands.h"
 
+#include <signal.h>
 #include <string.h>
 
 static const cli_command *const COMMANDS[] = {
@@ -39,6 +40,7 @@ static int run(const cli_command *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of the write, not the end */
     if (argc < 2) {
         usage(stderr);
         return 2;

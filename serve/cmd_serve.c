@@ -81,6 +81,8 @@ static err_code parse_dump(const serve_words *words, plan *p, err *e)
     p->dumps = words->dump_dir != NULL;
     TRY(parse_choice("--on-mismatch", words->on_mismatch, "poison", "count", &p->poison, e));
     if (words->dump_rounds) TRY(cap_round_list_parse(words->dump_rounds, "--dump-rounds", &p->rounds, e));
+    if (words->dump_rounds && !p->dumps)
+        return err_set(e, ERR_ARG, "--dump-rounds: found no --dump-dir, wanted to know where");
     if (p->dumps && !words->dump_rounds)
         return err_set(e, ERR_ARG, "--dump-dir: found no --dump-rounds, wanted to know which rounds");
     if (strcmp(words->dump_level, "v1") != 0)

@@ -101,8 +101,11 @@ static void print_status(const json_t *s)
            number(planned, "total") / 0x1p20, number(memory, "engine_bytes") / 0x1p20,
            number(memory, "resident_bytes") / 0x1p20);
     const json_t *dump = json_object_get(s, "dump");
-    if (json_is_object(dump)) print_counts("dumps", dump);
-    else printf("%-13snone\n", "dumps");
+    if (json_is_object(dump)) {
+        const char *failed = json_string_value(json_object_get(dump, "failed"));
+        print_counts("dumps", dump);
+        if (failed && *failed) printf("%-13sFAILED, nothing is dumped any more: %s\n", "", failed);
+    } else printf("%-13snone\n", "dumps");
 }
 
 static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
