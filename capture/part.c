@@ -69,6 +69,12 @@ cap_part *cap_part_of_draft(int32_t batch, const int32_t *slots, const int32_t *
     return p;
 }
 
+void cap_scratch_fini(cap_scratch *s)
+{
+    free(s->row_digest);
+    free(s->hidden);
+}
+
 void cap_part_free(cap_part *p)
 {
     if (!p) return;
@@ -87,6 +93,8 @@ void cap_part_inputs(const cap_part *p, int32_t *slot, const bf16 **taps, const 
     *pos = p->pos;
     *rows = p->rows;
 }
+
+void cap_part_want(cap_part *p, const char *why) { p->wanted = why; }
 
 void cap_part_answer(cap_part *p, const int32_t *drafts, const float *confidence)
 {
@@ -111,10 +119,11 @@ typedef struct put {
 
 static err_code put_tensor(const put *c, int32_t slot, const char *name, const fmt_tensor *t, err *e)
 {
+    TRY(fmt_tape_put(c->tape, &(fmt_tape_key){ c->part->item.round, slot, 0, name }, t, FMT_PLACE_REPLICATED, 0, 1,
+                     FMT_TIER_TENSOR, e));
     c->tally->values++;
     c->tally->raw_bytes += fmt_tensor_bytes(t);
-    return fmt_tape_put(c->tape, &(fmt_tape_key){ c->part->item.round, slot, 0, name }, t, FMT_PLACE_REPLICATED, 0, 1,
-                        FMT_TIER_TENSOR, e);
+    return ERR_OK;
 }
 
 static err_code put_input(const put *c, const char *name, fmt_dtype dtype, const void *data, int64_t rows, int64_t cols,
@@ -134,7 +143,9 @@ static err_code put_inputs(const put *c, err *e)
         return put_input(c, "pos", FMT_DTYPE_I32, p->pos, p->rows, 0, e);
     }
     TRY(put_input(c, "draft.slots", FMT_DTYPE_I32, p->slots, p->batch, 0, e));
-    TRY(put_input(c, "draft.anchor", FMT_DTYPE_I32, p->anchors, p->batch, 0, e));
+    int32_t anchors[ENG_BATCH_MAX];
+    cap_redact_ids(c->plan->redact, p->anchors, p->batch, anchors);
+    TRY(put_input(c, "draft.anchor", FMT_DTYPE_I32, anchors, p->batch, 0, e));
     TRY(put_input(c, "draft.pos", FMT_DTYPE_I32, p->pos, p->batch, 0, e));
     return put_input(c, "draft.n_out", FMT_DTYPE_I32, &p->n_out, 1, 0, e);
 }
@@ -177,27 +188,76 @@ static err_code put_digest_of(const put *c, const fmt_tape_key *key, const fmt_t
     return put_digest(c, key, &form, place, axis, n_ranks, tier, &d, &stats, e);
 }
 
-/* The bytes of a value of all ranks here: in one record set where it has every rank and their shapes agree, else (a
- * vocabulary's shards, a process that is one rank of several) one by one. */
+/* Room for a permuted value. NULL: no memory. */
+static void *room_to_hide(const put *c, const char *name, uint64_t bytes, err *e)
+{
+    void *hidden = c->scratch->hidden;
+    bool room = mem_grow(&hidden, &c->scratch->hidden_capacity, bytes + 1, 1);
+    c->scratch->hidden = hidden;
+    if (!room) (void)err_set(e, ERR_NOMEM, "%s: no memory for %llu bytes", name, (unsigned long long)bytes);
+    return room ? hidden : NULL;
+}
+
+/* Puts a value's ids, or its columns, through the permutation; t is of the ranks here. */
+static err_code hide(const put *c, int32_t v, fmt_tensor *t, err *e)
+{
+    const eng_value *value = &c->program->value[v];
+    cap_hide how = c->plan->armed[c->part->step][v].hide;
+    int32_t n = c->plan->end_rank - c->plan->first_rank;
+    const void *shard[ENG_RANKS_MAX];
+    int64_t cols[ENG_RANKS_MAX], rows = 1;
+    uint64_t bytes = 0;
+    if (how == CAP_HIDE_NOTHING) return ERR_OK;
+    for (int32_t k = 0; k < n; k++) {
+        bytes += fmt_tensor_bytes(&t[k]);
+        shard[k] = t[k].data;
+        cols[k] = t[k].shape[value->ndim - 1];
+    }
+    uint8_t *to = room_to_hide(c, value->name, bytes, e);
+    if (!to) return ERR_NOMEM;
+    for (int32_t d = 0; d < value->ndim - 1; d++) rows *= t[0].shape[d];
+    if (how == CAP_HIDE_COLUMNS) cap_redact_columns(c->plan->redact, shard, cols, n, rows, (uint32_t *)(void *)to);
+    for (int32_t k = 0; k < n; k++, to += fmt_tensor_bytes(&t[k - 1])) {
+        if (how == CAP_HIDE_IDS)
+            cap_redact_ids(c->plan->redact, t[k].data, fmt_tensor_elems(&t[k]), (int32_t *)(void *)to);
+        t[k].data = to;
+    }
+    return ERR_OK;
+}
+
+/* A value of every rank here, as it goes on the tape: t[0] is of the first one. */
+static err_code get_ranks(const put *c, int32_t v, fmt_tensor t[ENG_RANKS_MAX], err *e)
+{
+    int32_t first = c->plan->first_rank;
+    for (int32_t k = 0; k < c->plan->end_rank - first; k++) {
+        if (is_given_main_x(c, v)) {
+            t[k] = form_of(c, first + k, v);
+            t[k].data = c->part->main_x;
+        } else eng_shot_tensor(c->part->shot, first + k, v, 0, &t[k]);
+    }
+    return hide(c, v, t, e);
+}
+
+/* In one record set where it has every rank and their shapes agree, else (a vocabulary's shards, a process that is one rank
+ * of several) one by one. */
 static err_code put_ranks(const put *c, fmt_tape_key key, int32_t v, err *e)
 {
     const eng_value *value = &c->program->value[v];
     const void *data[ENG_RANKS_MAX] = { NULL };
     fmt_tensor t[ENG_RANKS_MAX];
-    int32_t first = c->plan->first_rank, end = c->plan->end_rank, n_ranks = c->plan->n_ranks;
-    bool alike = end - first == n_ranks, given = is_given_main_x(c, v);
-    for (int32_t rank = first; rank < end; rank++) {
-        if (given) {
-            t[rank] = form_of(c, rank, v);
-            t[rank].data = c->part->main_x;
-        } else eng_shot_tensor(c->part->shot, rank, v, 0, &t[rank]);
-        data[rank] = t[rank].data;
-        alike = alike && memcmp(t[rank].shape, t[first].shape, sizeof t[0].shape) == 0;
+    int32_t first = c->plan->first_rank, n = c->plan->end_rank - first, n_ranks = c->plan->n_ranks;
+    bool alike = n == n_ranks;
+    TRY(get_ranks(c, v, t, e));
+    for (int32_t k = 0; k < n; k++) {
+        data[k] = t[k].data;
+        alike = alike && memcmp(t[k].shape, t[0].shape, sizeof t[0].shape) == 0;
     }
     if (alike)
         return fmt_tape_put_ranks(c->tape, &key, &t[0], data, value->place, value->axis, n_ranks, FMT_TIER_TENSOR, e);
-    for (key.rank = first; key.rank < end; key.rank++)
-        TRY(fmt_tape_put(c->tape, &key, &t[key.rank], value->place, value->axis, n_ranks, FMT_TIER_TENSOR, e));
+    for (int32_t k = 0; k < n; k++) {
+        key.rank = first + k;
+        TRY(fmt_tape_put(c->tape, &key, &t[k], value->place, value->axis, n_ranks, FMT_TIER_TENSOR, e));
+    }
     return ERR_OK;
 }
 
@@ -205,14 +265,16 @@ static err_code put_ranks(const put *c, fmt_tape_key key, int32_t v, err *e)
 static err_code put_rank_digests(const put *c, fmt_tape_key key, int32_t v, int tier, err *e)
 {
     const eng_value *value = &c->program->value[v];
-    int32_t n_ranks = c->plan->n_ranks;
-    for (key.rank = c->plan->first_rank; key.rank < c->plan->end_rank; key.rank++) {
-        fmt_tensor form = form_of(c, key.rank, v);
-        if (is_given_main_x(c, v)) {
-            form.data = c->part->main_x;
-            TRY(put_digest_of(c, &key, &form, value->place, value->axis, n_ranks, tier, e));
+    int32_t first = c->plan->first_rank, n_ranks = c->plan->n_ranks;
+    bool whole = is_given_main_x(c, v) || c->plan->armed[c->part->step][v].hide != CAP_HIDE_NOTHING;
+    fmt_tensor t[ENG_RANKS_MAX];
+    if (whole) TRY(get_ranks(c, v, t, e));
+    for (key.rank = first; key.rank < c->plan->end_rank; key.rank++) {
+        if (whole) {
+            TRY(put_digest_of(c, &key, &t[key.rank - first], value->place, value->axis, n_ranks, tier, e));
             continue;
         }
+        fmt_tensor form = form_of(c, key.rank, v);
         fmt_digest d;
         fmt_stats stats;
         eng_shot_digest(c->part->shot, key.rank, v, 0, &d.row, &d.n_rows, &d.digest, &stats);
@@ -234,15 +296,18 @@ static err_code put_top(const put *c, const fmt_tape_key *at, int32_t v, int tie
     eng_value_shape(c->program, v, eng_shot_extents(c->part->shot), 0, c->plan->n_ranks, shape);
     shape[value->ndim - 1] = k;
     cap_top_name(value, name);
+    int32_t *hidden = room_to_hide(c, name, (uint64_t)(rows * k) * sizeof *hidden, e);
+    if (!hidden) return ERR_NOMEM;
+    cap_redact_ids(c->plan->redact, ids, rows * k, hidden);
     for (int i = 0; i < 2; i++) {
         fmt_tensor t = i == 0 ? fmt_tensor_make(FMT_DTYPE_F32, values, value->ndim, shape)
-                              : fmt_tensor_make(FMT_DTYPE_I32, ids, value->ndim, shape);
+                              : fmt_tensor_make(FMT_DTYPE_I32, hidden, value->ndim, shape);
         if (i == 1) strcat(name, "_ids");
-        c->tally->values++;
-        c->tally->raw_bytes += fmt_tensor_bytes(&t);
         if (tier == FMT_TIER_TENSOR)
             TRY(fmt_tape_put(c->tape, &key, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR, e));
         else TRY(put_digest_of(c, &key, &t, FMT_PLACE_REPLICATED, 0, 1, tier, e));
+        c->tally->values++;
+        c->tally->raw_bytes += fmt_tensor_bytes(&t);
     }
     return ERR_OK;
 }
@@ -257,13 +322,13 @@ static err_code put_values(const put *c, err *e)
         a->fired = true;
         c->tally->tapped++;
         if (a->tier != CAP_TIER_OFF) {
+            if (a->tier == FMT_TIER_TENSOR) TRY(put_ranks(c, key, v, e));
+            else TRY(put_rank_digests(c, key, v, a->tier, e));
             c->tally->values++;
             for (int32_t rank = c->plan->first_rank; rank < c->plan->end_rank; rank++) {
                 fmt_tensor form = form_of(c, rank, v);
                 c->tally->raw_bytes += fmt_tensor_bytes(&form);
             }
-            if (a->tier == FMT_TIER_TENSOR) TRY(put_ranks(c, key, v, e));
-            else TRY(put_rank_digests(c, key, v, a->tier, e));
         }
         if (a->top_tier != CAP_TIER_OFF) TRY(put_top(c, &key, v, a->top_tier, e));
     }
@@ -296,9 +361,9 @@ static err_code put_windows(const put *c, err *e)
             fmt_digest d;
             fmt_stats stats;
             eng_shot_digest(p->shot, rank, v, b, &d.row, &d.n_rows, &d.digest, &stats);
+            TRY(put_digest(c, &key, &form, FMT_PLACE_REPLICATED, 0, 1, a->tier, &d, &stats, e));
             c->tally->values++;
             c->tally->raw_bytes += fmt_tensor_bytes(&form);
-            TRY(put_digest(c, &key, &form, FMT_PLACE_REPLICATED, 0, 1, a->tier, &d, &stats, e));
         }
     return ERR_OK;
 }
@@ -308,8 +373,10 @@ static err_code put_windows(const put *c, err *e)
 static err_code put_answer(const put *c, const char *name, fmt_dtype dtype, const void *data, err *e)
 {
     const cap_part *p = c->part;
-    int32_t v = eng_program_find_value(c->program, name);
-    fmt_tensor t = fmt_tensor_make(dtype, data, 2, (const int64_t[]){ p->batch, p->n_out }), shown;
+    int32_t v = eng_program_find_value(c->program, name), ids[ENG_BATCH_MAX * ENG_BLOCK_MAX];
+    bool drafts = dtype == FMT_DTYPE_I32;
+    if (drafts) cap_redact_ids(c->plan->redact, data, p->batch * p->n_out, ids);
+    fmt_tensor t = fmt_tensor_make(dtype, drafts ? ids : data, 2, (const int64_t[]){ p->batch, p->n_out }), shown;
     const cap_armed *a = v < 0 ? NULL : &c->plan->armed[ENG_STEP_DRAFT][v];
     if (!a || a->tier == CAP_TIER_OFF || !eng_shot_has(p->shot, v)) return put_tensor(c, c->slot, name, &t, e);
     if (a->tier != FMT_TIER_TENSOR) return ERR_OK;
@@ -318,13 +385,13 @@ static err_code put_answer(const put *c, const char *name, fmt_dtype dtype, cons
         return ERR_OK;
     json_t *event = json_pack("{s:s, s:s}", "event", "answer differs", "value", name), *answer = json_array();
     for (int32_t i = 0; i < p->batch * p->n_out; i++)
-        json_array_append_new(answer, dtype == FMT_DTYPE_I32         ? json_integer(p->drafts[i])
+        json_array_append_new(answer, drafts                       ? json_integer(ids[i])
                                       : isfinite(p->confidence[i]) ? json_real(p->confidence[i])
                                                                    : json_null());
     json_object_set_new(event, "answer", answer);
     err_code rc = event ? fmt_tape_put_event(c->tape, p->item.round, event, e)
                         : err_set(e, ERR_NOMEM, "no memory for an event");
-    c->tally->events++;
+    c->tally->events += rc == ERR_OK;
     json_decref(event);
     return rc;
 }

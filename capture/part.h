@@ -9,7 +9,7 @@
 /* Counters of the engine's caller, as they stood when something was handed over: a tape's summary has those of its last
  * round, whatever the caller has done since. */
 typedef struct cap_spent {
-    uint64_t waits, wait_ns, host_ns, device_ns, shot_bytes;
+    uint64_t waits, wait_ns, host_ns, device_ns, device_shots, shot_bytes;
     uint64_t rounds_seen, rounds_wanted; /* of whole rounds */
 } cap_spent;
 
@@ -25,6 +25,7 @@ typedef struct cap_item {
 struct cap_part {
     cap_item item; /* first: the writer's queue */
     bool ends_round;
+    const char *wanted; /* why its round is kept whatever conditions say; NULL: they decide */
     eng_step_kind step;
     eng_tap tap;
     eng_shot *shot;
@@ -50,7 +51,12 @@ typedef struct cap_tally {
 } cap_tally;
 
 /* Room that writing parts needs; zeroed at first. */
-typedef struct cap_scratch { uint64_t *row_digest; size_t capacity; } cap_scratch;
+typedef struct cap_scratch {
+    uint64_t *row_digest;
+    uint8_t *hidden; /* a value of all ranks here, permuted */
+    size_t capacity, hidden_capacity;
+} cap_scratch;
+void cap_scratch_fini(cap_scratch *s);
 
 /* Copies of the inputs, no shot yet. *held grows by what part->bytes says. NULL: no memory. */
 cap_part *cap_part_of_insert(const eng_config *c, int32_t slot, const bf16 *taps, const bf16 *main_x, const int32_t *pos,

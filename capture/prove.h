@@ -11,9 +11,11 @@ typedef struct cap_proof {
     int32_t rounds, passes;      /* each way ran all rounds so often, in turns */
     bool same;                   /* drafts, confidence and windows of the drafted slots, in every round, way and pass */
     char difference[ERR_MSG_BYTES]; /* else the first one */
-    double round_us[CAP_WAYS];   /* median time of a round's steps, without the first pass */
+    double round_us[CAP_WAYS];   /* median time of a round's steps until they are answered, without the first pass */
+    double device_us[CAP_WAYS];  /* CUDA: median time that they take device 0, from a step's first op until its shot is
+                                  * packed, which no answer waits for; else 0 */
     double taps, kbytes;         /* of a tapped round, mean */
-    double us_per_tap, us_per_kb; /* tapped less untapped, shared out */
+    double us_per_tap, us_per_kb; /* tapped less untapped, shared out: of the device where there is one */
 } cap_proof;
 
 /* g: opened with cap_retain_level(o) and the script's slots, which are empty afterwards. Nothing is written. ERR_ARG: a bad

@@ -4,13 +4,14 @@
 #include "base/mem.h"
 #include "capture/tapes.h"
 
-enum { DEPTH = 8, MEMORY_MIB = 1024 };
+enum { DEPTH = 8, MEMORY_MIB = 1024, ROUND_STEPS = ENG_BATCH_MAX + 1 };
 
 struct cap_recorder {
     eng_engine *g;
     const eng_config *config;
     cap_plan plan;
     cap_tapes *tapes;
+    cap_flight *flight;    /* NULL: every round is kept */
     cap_on_full on_full;
     bool events_only;
     int32_t depth;
@@ -31,6 +32,7 @@ static void close_shots(cap_recorder *r)
     eng_shot_cost c = eng_shots_cost(r->shots);
     r->closed.host_ns += c.host_ns;
     r->closed.device_ns += c.device_ns;
+    r->closed.n_timed += c.n_timed;
     r->closed.bytes += c.bytes;
     eng_shots_close(r->shots);
     r->shots = NULL;
@@ -58,6 +60,7 @@ static const cap_spent *spent(cap_recorder *r)
     eng_shot_cost c = r->shots ? eng_shots_cost(r->shots) : (eng_shot_cost){ 0 };
     r->spent.host_ns = r->own_ns + r->closed.host_ns + c.host_ns;
     r->spent.device_ns = r->closed.device_ns + c.device_ns;
+    r->spent.device_shots = r->closed.n_timed + c.n_timed;
     r->spent.shot_bytes = r->closed.bytes + c.bytes;
     return &r->spent;
 }
@@ -80,6 +83,7 @@ static err_code want_rows(cap_recorder *r, int32_t rows, bool *there, err *e)
         r->spent.waits++;
         while (wait_for_writer(r, cap_tapes_done(r->tapes))) continue;
     }
+    while (cap_flight_evict(r->flight)) continue;
     if (atomic_load(&r->held)) return ERR_OK;
     int32_t larger = r->shot_rows;
     while (larger < rows) larger = larger < INT32_MAX / 2 ? larger * 2 : rows;
@@ -104,10 +108,14 @@ static eng_shot *take_shot(cap_recorder *r, uint64_t bytes)
         uint64_t done = cap_tapes_done(r->tapes), held = atomic_load(&r->held);
         bool room = held == 0 || held + bytes <= input_bytes_max(r);
         eng_shot *shot = room ? eng_shots_take(r->shots) : NULL;
-        if (shot || r->on_full == CAP_DROP) return shot;
+        if (shot) return shot;
+        if (r->on_full == CAP_DROP) {
+            if (!cap_flight_evict(r->flight)) return NULL;
+            continue;
+        }
         if (!waited) r->spent.waits++;
         waited = true;
-        if (!wait_for_writer(r, done)) return NULL;
+        if (!wait_for_writer(r, done) && !cap_flight_evict(r->flight)) return NULL;
     }
 }
 
@@ -149,11 +157,10 @@ err_code cap_part_insert(cap_recorder *r, int32_t slot, const bf16 *taps, const 
     return equip(r, part, shot, start_ns, out, e);
 }
 
-err_code cap_part_draft(cap_recorder *r, int32_t batch, const int32_t *slots, const int32_t *engine_slots,
-                        const int32_t *anchors, const int32_t *pos, int32_t n_out, cap_part **out, err *e)
+err_code cap_part_draft(cap_recorder *r, int32_t batch, const int32_t *slots, const int32_t *anchors, const int32_t *pos,
+                        int32_t n_out, cap_part **out, err *e)
 {
     eng_shot *shot;
-    (void)engine_slots; /* the step's own arguments tell them to the shot */
     *out = NULL;
     TRY(find_room(r, 1, cap_part_draft_bytes(batch, n_out), &shot, e));
     if (!shot) return ERR_OK;
@@ -235,7 +242,7 @@ static err_code prepare(cap_recorder *r, const whole_round *w, int32_t i, cap_pa
 {
     const eng_round *in = w->in;
     if (i == in->n_inserts)
-        return cap_part_draft(r, in->batch, in->slots, w->slots_of_draft, in->anchors, in->pos, in->n_out, out, e);
+        return cap_part_draft(r, in->batch, in->slots, in->anchors, in->pos, in->n_out, out, e);
     const eng_insert_event *insert = &in->inserts[i];
     return cap_part_insert(r, insert->slot, insert->taps, w->main_x ? w->main_x[i] : NULL, insert->pos, insert->rows, out,
                            e);
@@ -258,7 +265,8 @@ static err_code run_step(cap_recorder *r, whole_round *w, int32_t i, bool last, 
     const eng_tap *tap = part ? cap_part_tap(part) : NULL;
     err_code rc = i < w->in->n_inserts ? step_insert(r, w, i, tap, e) : step_draft(r, w, tap, e);
     if (rc != ERR_OK) cap_part_drop(r, part);
-    else if (part && r->on_full == CAP_BLOCK) hand_over(r, part, w->in->round, last); /* its shot may be the only one */
+    else if (part && r->on_full == CAP_BLOCK && !r->flight) /* its shot may be the only one */
+        hand_over(r, part, w->in->round, last);
     else if (part) w->part[w->n_parts++] = part;
     return rc;
 }
@@ -302,6 +310,11 @@ err_code cap_recorder_skip_round(cap_recorder *r, const eng_round *round, const 
     return run_steps(r, &w, e);
 }
 
+void cap_recorder_trigger(cap_recorder *r, const char *why)
+{
+    if (r->flight) cap_flight_ask(r->flight, why);
+}
+
 /* ---- open and close ---- */
 
 /* Ops in order, each with the names of what it writes. NULL: no memory. */
@@ -317,18 +330,26 @@ static json_t *program_json(const eng_program *p)
     return ops;
 }
 
+static json_t *list_json(const cli_list *l)
+{
+    json_t *items = json_array();
+    for (int i = 0; l && i < l->count; i++) json_array_append_new(items, json_string(l->item[i]));
+    return items;
+}
+
 static json_t *head_json(const cap_recorder *r, const json_t *identity, const cap_options *o)
 {
-    json_t *taps = json_array();
-    for (int i = 0; o->taps && i < o->taps->count; i++) json_array_append_new(taps, json_string(o->taps->item[i]));
-    return json_pack("{s:s, s:s, s:O, s:o, s:{s:o, s:o}, s:o, s:s*}", "format", "sparktape", "level",
+    json_t *when = r->flight ? list_json(o->when) : NULL, *flight = r->flight ? json_integer(o->flight) : NULL;
+    return json_pack("{s:s, s:s, s:O, s:o, s:{s:o, s:o}, s:o, s:s*, s:o*, s:o*, s:o*}", "format", "sparktape", "level",
                      eng_level_name(o->level), "identity", identity, "config", eng_config_json(r->config), "program",
                      "insert", program_json(r->plan.program[ENG_STEP_INSERT]), "draft",
-                     program_json(r->plan.program[ENG_STEP_DRAFT]), "taps", taps, "rounds", o->rounds);
+                     program_json(r->plan.program[ENG_STEP_DRAFT]), "taps", list_json(o->taps), "rounds",
+                     o->rounds, "redact", cap_plan_redact_json(&r->plan), "when", when, "flight", flight);
 }
 
 static void recorder_free(cap_recorder *r)
 {
+    cap_flight_close(r->flight); /* which has shots */
     eng_shots_close(r->shots);
     cap_plan_fini(&r->plan);
     free(r);
@@ -341,14 +362,27 @@ void cap_recorder_discard(cap_recorder *r)
     recorder_free(r);
 }
 
+/* Shots for the rounds in memory, and for a whole one that runs. */
+static int32_t depth_with_flight(int32_t depth, const cap_options *o)
+{
+    int64_t steps = o->round_steps > 0 ? o->round_steps : ROUND_STEPS, more = depth > steps ? depth : steps;
+    more += steps * o->flight;
+    return more < INT32_MAX ? (int32_t)more : INT32_MAX;
+}
+
 static err_code recorder_open(cap_recorder *r, const char *path, const json_t *identity, const cap_options *o, err *e)
 {
     TRY(cap_plan_init(r->g, o, &r->plan, e));
     r->shot_rows = o->insert_rows > 0 ? o->insert_rows : ENG_INSERT_ROWS_MAX;
+    TRY(cap_flight_open(o, &r->plan, &r->flight, e));
+    if (r->flight) r->depth = depth_with_flight(r->depth, o);
     TRY(open_shots(r, r->shot_rows, e));
+    if (eng_shots_depth(r->shots) < o->flight + 1)
+        return err_set(e, ERR_ARG, "--flight: found %d, and memory for %d steps, wanted a step for each round and one more",
+                       o->flight, eng_shots_depth(r->shots));
     json_t *head = head_json(r, identity, o);
     if (!head) return err_set(e, ERR_NOMEM, "%s: no memory for the head", path);
-    err_code rc = cap_tapes_open(&r->plan, path, head, o, &r->tapes, e);
+    err_code rc = cap_tapes_open(&r->plan, path, head, o, r->flight, &r->tapes, e);
     json_decref(head);
     return rc;
 }
@@ -376,10 +410,17 @@ err_code cap_recorder_open(eng_engine *g, const char *path, const json_t *identi
 
 void cap_recorder_counts(cap_recorder *r, cap_counts *out) { cap_tapes_counts(r->tapes, out); }
 
-err_code cap_recorder_finish(cap_recorder *r, err *e)
+err_code cap_recorder_end(cap_recorder *r, cap_counts *counts, err *e)
 {
-    err_code rc = cap_tapes_finish(r->tapes, spent(r), r->events_only, e);
-    if (r->events_only) rc = ERR_OK;
+    while (cap_tapes_wait(r->tapes, cap_tapes_done(r->tapes))) continue; /* then the last shots are timed, too */
+    err_code rc = cap_tapes_finish(r->tapes, spent(r), counts, e);
     recorder_free(r);
     return rc;
+}
+
+err_code cap_recorder_finish(cap_recorder *r, err *e)
+{
+    bool only_counted = r->events_only;
+    err_code rc = cap_recorder_end(r, NULL, e);
+    return only_counted ? ERR_OK : rc;
 }

@@ -30,20 +30,27 @@ typedef struct cap_options {
     int32_t insert_rows;   /* the longest insert that shots have room for; 0: 128. A longer one makes the shots anew when
                               all are free: with CAP_BLOCK it waits for that, with CAP_DROP it is left out until then */
     const char *rounds;    /* the round list that chooses, for head and summary; NULL: every round is wanted */
+    const struct cap_redact *redact; /* replaces the vocabulary's ids (capture/redact.h); borrowed; NULL: they are kept */
     uint64_t rotate_bytes; /* 0: one tape. Else PATH is "NAME.tape" and tapes are NAME-000000.tape, NAME-000001.tape ... but
                               for numbers that are taken: a new one after a round that made the last one this long */
+    const cli_list *when;  /* conditions, as capture/condition.h has them: a round is kept when one holds. NULL: always */
+    int32_t flight;        /* then so many rounds before it are kept too, from memory, as far as there was room for them */
+    int32_t round_steps;   /* with when or flight: steps of the longest round, which needs a shot for each; 0: 5 */
     const fmt_tape *base;  /* store what equals or nearly equals its values as the difference; borrowed; NULL: none */
     bool events_only;      /* serving: a failure of the disk is counted, never returned, and the rest is dropped */
 } cap_options;
 
 /* Checks "PATTERN=TIER" items before anything is opened. ERR_ARG: no '=', or an unknown tier. NULL: nothing to check. */
 MUST_USE err_code cap_taps_check(const cli_list *taps, err *e);
+/* The same of conditions; no tape is opened. out: the tape to be written, which no item may name; NULL: not known yet. */
+MUST_USE err_code cap_when_check(const cli_list *when, const char *out, err *e);
 /* Level up to which graph mode must retain values for o: what eng_open wants. */
 eng_level cap_retain_level(const cap_options *o);
 
 /* Opens PATH (as .part) with the head made from identity (borrowed), level, config, program and tap items. The engine is
- * borrowed until the recorder is gone. ERR_ARG: a bad tap item, or one that matches no value. A round's inputs are recorded
- * at every level and whatever the taps say: they are what makes a tape replayable. */
+ * borrowed until the recorder is gone. ERR_ARG: a bad tap item or condition, or one that matches no value; memory_bytes has
+ * no room for `flight` rounds. A round's inputs are recorded at every level and whatever the taps say: they are what makes
+ * a tape replayable. */
 MUST_USE err_code cap_recorder_open(eng_engine *g, const char *path, const json_t *identity, const cap_options *o,
                                     cap_recorder **out, err *e);
 
@@ -54,9 +61,9 @@ MUST_USE err_code cap_recorder_open(eng_engine *g, const char *path, const json_
  * the writer has failed (events_only). ERR_NOMEM, ERR_DEVICE; the writer's error if it failed before (not events_only). */
 MUST_USE err_code cap_part_insert(cap_recorder *r, int32_t slot, const bf16 *taps, const bf16 *main_x, const int32_t *pos,
                                   int32_t rows, cap_part **out, err *e);
-/* The same of a draft: the arguments of eng_draft, slots being the requests' numbers, engine_slots where they run. */
-MUST_USE err_code cap_part_draft(cap_recorder *r, int32_t batch, const int32_t *slots, const int32_t *engine_slots,
-                                 const int32_t *anchors, const int32_t *pos, int32_t n_out, cap_part **out, err *e);
+/* The same of a draft: the arguments of eng_draft, slots being the requests' numbers. */
+MUST_USE err_code cap_part_draft(cap_recorder *r, int32_t batch, const int32_t *slots, const int32_t *anchors,
+                                 const int32_t *pos, int32_t n_out, cap_part **out, err *e);
 /* What to give the step. */
 const eng_tap *cap_part_tap(const cap_part *p);
 eng_shot *cap_part_shot(const cap_part *p);
@@ -65,6 +72,8 @@ void cap_part_inputs(const cap_part *p, int32_t *slot, const bf16 **taps, const 
 /* What the draft answered ([batch, n_out], copied): on the tape as `drafts` and `confidence` where no tap shows these, else
  * compared with what it shows; a difference is an event, {"event":"answer differs","value":NAME,"answer":[...]}. */
 void cap_part_answer(cap_part *p, const int32_t *drafts, const float *confidence);
+/* With when or flight: the part's round is kept, with those before it, whatever the conditions say. why: a literal. */
+void cap_part_want(cap_part *p, const char *why);
 void cap_part_drop(cap_recorder *r, cap_part *p); /* it is not wanted after all; NULL is a no-op */
 /* Hands the parts over: inserts in order, then the draft (NULL: none), one part or more. They are the recorder's from here
  * on, also on error. ERR: the writer failed before (not with events_only). */
@@ -75,6 +84,10 @@ MUST_USE err_code cap_recorder_submit(cap_recorder *r, int32_t round, cap_part *
 MUST_USE err_code cap_recorder_event(cap_recorder *r, int32_t round, const json_t *event, err *e);
 /* The round was wanted and could not be kept: counted, and {"event":"dropped","round":R,"why":WHY} on the tape. */
 void cap_recorder_dropped(cap_recorder *r, int32_t round, const char *why);
+
+/* With when or flight: the round that is judged next is kept, with those before it, whatever the conditions say. why: for
+ * the tape. Any thread. */
+void cap_recorder_trigger(cap_recorder *r, const char *why);
 
 /* ---- a whole round (record, replay) ---- */
 /* Runs one round (inserts, then the draft) and records it. The slots of the round are the requests' own and go on the tape;
@@ -92,6 +105,7 @@ typedef struct cap_counts {
     uint64_t dropped, waits, wait_ns;                    /* rounds left out; times and time the caller waited for room */
     uint64_t events, events_lost;                        /* on tapes; without room */
     uint64_t tapes, tape_bytes;                          /* finished ones; bytes in these and in the one being written */
+    uint64_t judged, fired;                              /* rounds that conditions judged; that one held on, or asked for */
     uint64_t host_ns, device_ns;                         /* what the probes cost the steps */
     char tape[256];                                      /* being written; "" between two */
     char failed[ERR_MSG_BYTES];                          /* "": the writer is well */
@@ -99,9 +113,11 @@ typedef struct cap_counts {
 void cap_recorder_counts(cap_recorder *r, cap_counts *out);
 
 /* Waits for everything that was handed over, writes the summary (the counts, taps that never fired) and gives the tape its
- * name. Frees r; parts that were not handed over must be dropped before. ERR: the writer failed, now or before, and .part
- * is removed; with events_only ERR_OK all the same, and .part is left where the tape could not be closed. */
+ * name. Frees r; parts that were not handed over must be dropped before. ERR: the writer failed, now or before (with
+ * events_only ERR_OK all the same); the tape is then closed as well as it can be, else .part is left with what it holds. */
 MUST_USE err_code cap_recorder_finish(cap_recorder *r, err *e);
+/* The same, with the counts as they are at the end (NULL: not wanted), and ERR also with events_only. */
+MUST_USE err_code cap_recorder_end(cap_recorder *r, cap_counts *counts, err *e);
 /* Frees r and removes .part (of rotated ones only the last); parts as for finish. NULL is a no-op. */
 void cap_recorder_discard(cap_recorder *r);
 

@@ -1,12 +1,14 @@
 #include "capture/rounds.h"
 
 #include "base/mem.h"
+#include "capture/history.h"
 #include "capture/joined.h"
 #include "engine/engine.h"
 
 /* An insert as the tape has it; its rows are read when its round is asked for. */
 typedef struct insert_plan {
     int32_t slot, rows;
+    int32_t nth;  /* which of its slot's inserts in the round */
     int32_t *pos; /* [rows] */
     bool has_taps, has_main_x;
 } insert_plan;
@@ -16,10 +18,10 @@ typedef struct round_plan {
     size_t first_insert;
     int32_t n_inserts, batch, n_out;
     int32_t slots[ENG_BATCH_MAX], anchors[ENG_BATCH_MAX], pos[ENG_BATCH_MAX];
+    size_t first_start;
+    int32_t n_starts;
+    bool lacks; /* the draft cannot be run: a start says why */
 } round_plan;
-
-/* What the rules of a script need to know of a slot. Index is the engine's slot. */
-typedef struct slot_state { int32_t slot, first, last; } slot_state;
 
 struct cap_rounds {
     const fmt_tape *tape;
@@ -28,29 +30,54 @@ struct cap_rounds {
     size_t n_rounds, rounds_capacity;
     insert_plan *insert; /* of all rounds, in order */
     size_t n_inserts, inserts_capacity;
-    slot_state *slot;
-    size_t n_slots, slots_capacity;
+    cap_start *start;    /* of all rounds, in order; windows unset */
+    size_t n_starts, starts_capacity;
+    cap_history history;
     int32_t most_inserts; /* in one round */
     /* Of the round that cap_rounds_at read last, per insert. */
     cap_value *taps, *main_x;
     const bf16 **main_x_rows;
     eng_insert_event *event;
+    /* Of the round that cap_rounds_starts read last: [most_starts, n_stages]. */
+    int32_t most_starts;
+    cap_value *window;
+    const bf16 **window_rows;
 };
 
 /* ---- reading one input ---- */
 
-/* "T.tape: round 3 slot 1 taps": where an error is. slot FMT_TAPE_NO_SLOT leaves it out. */
 static err_code broken(const cap_rounds *r, int32_t round, int32_t slot, const char *what, err *e)
 {
-    if (slot == FMT_TAPE_NO_SLOT) return err_set(e, ERR_INPUT, "%s: round %d: %s", fmt_tape_path(r->tape), round, what);
-    return err_set(e, ERR_INPUT, "%s: round %d slot %d: %s", fmt_tape_path(r->tape), round, slot, what);
+    return cap_history_broken(&r->history, round, slot, what, e);
 }
 
-/* Reads a value and checks dtype and shape; cols 0: one dimension. want_rows 0: any number from 1 on. */
-static err_code get_input(const cap_rounds *r, const fmt_tape_key *key, fmt_dtype dtype, int64_t want_rows, int64_t cols,
-                          cap_value *v, err *e)
+/* The record of a value, whichever rank's: the nth of those with its key, as a slot may be inserted into several times in a
+ * round. -1: none. */
+static int64_t find_nth(const fmt_tape *t, int32_t round, int32_t slot, const char *name, int32_t nth)
 {
-    TRY(cap_joined_get(r->tape, key, v, e));
+    fmt_tape_key key = { round, slot, FMT_TAPE_NO_RANK, name };
+    int64_t at = fmt_tape_find(t, &key);
+    while (at < 0 && ++key.rank < ENG_RANKS_MAX) at = fmt_tape_find(t, &key);
+    if (at < 0 || nth == 0) return at;
+    size_t first, n;
+    fmt_tape_round_span(t, round, &first, &n);
+    for (size_t i = (size_t)at + 1; i < first + n; i++) {
+        fmt_tape_record rec;
+        fmt_tape_at(t, i, &rec);
+        bool same = rec.key.round == round && rec.key.slot == slot && rec.key.rank == key.rank;
+        if (same && strcmp(rec.key.name, name) == 0 && --nth == 0) return (int64_t)i;
+    }
+    return -1;
+}
+
+/* Reads a value and checks dtype and shape; cols 0: one dimension. want_rows 0: any number from 1 on. nth: see
+ * find_nth. */
+static err_code get_input(const cap_rounds *r, const fmt_tape_key *key, int32_t nth, fmt_dtype dtype, int64_t want_rows,
+                          int64_t cols, cap_value *v, err *e)
+{
+    int64_t at = nth ? find_nth(r->tape, key->round, key->slot, key->name, nth) : -1;
+    if (at < 0) TRY(cap_joined_get(r->tape, key, v, e));
+    else TRY(cap_record_get(r->tape, (size_t)at, v, e));
     const fmt_tensor *t = &v->tensor;
     int32_t ndim = cols ? 2 : 1;
     bool fits = t->dtype == dtype && t->ndim == ndim && (ndim == 1 || t->shape[1] == cols) && t->shape[0] >= 1 &&
@@ -69,46 +96,56 @@ static err_code get_input(const cap_rounds *r, const fmt_tape_key *key, fmt_dtyp
 static err_code get_ints(const cap_rounds *r, int32_t round, const char *name, int32_t n, int32_t *out, cap_value *v,
                          err *e)
 {
-    TRY(get_input(r, &(fmt_tape_key){ round, FMT_TAPE_NO_SLOT, 0, name }, FMT_DTYPE_I32, n, 0, v, e));
+    TRY(get_input(r, &(fmt_tape_key){ round, FMT_TAPE_NO_SLOT, 0, name }, 0, FMT_DTYPE_I32, n, 0, v, e));
     memcpy(out, v->tensor.data, (size_t)n * sizeof *out);
     return ERR_OK;
 }
 
 /* ---- the rules of a script ---- */
 
-static slot_state *find_slot(const cap_rounds *r, int32_t slot)
+/* What slot is to be given before the round; made when there is none yet. */
+static err_code start_of(cap_rounds *r, round_plan *p, int32_t slot, cap_start **out, err *e)
 {
-    for (size_t i = 0; i < r->n_slots; i++)
-        if (r->slot[i].slot == slot) return &r->slot[i];
-    return NULL;
-}
-
-static err_code check_insert(cap_rounds *r, int32_t round, const insert_plan *in, err *e)
-{
-    char text[128];
-    if (in->slot < 0) return broken(r, round, in->slot, "wanted a slot of 0 or more", e);
-    slot_state *s = find_slot(r, in->slot);
-    if (!s) {
-        void *array = r->slot;
-        if (!mem_grow(&array, &r->slots_capacity, r->n_slots + 1, sizeof *r->slot))
-            return err_set(e, ERR_NOMEM, "%s: no memory for slot %d", fmt_tape_path(r->tape), in->slot);
-        r->slot = array;
-        s = &r->slot[r->n_slots++];
-        *s = (slot_state){ in->slot, -1, -1 };
-    }
-    int32_t bad = 0;
-    if (!eng_positions_follow(s->last, in->pos, in->rows, &bad)) {
-        int32_t before = bad > 0 ? in->pos[bad - 1] : s->last;
-        if (before < 0) snprintf(text, sizeof text, "position %d at row %d, wanted 0 or more", in->pos[bad], bad);
-        else snprintf(text, sizeof text, "position %d at row %d does not follow %d", in->pos[bad], bad, before);
-        return broken(r, round, in->slot, text, e);
-    }
-    if (s->last < 0) s->first = in->pos[0];
-    s->last = in->pos[in->rows - 1];
+    for (size_t i = p->first_start; i < r->n_starts; i++)
+        if (r->start[i].slot == slot) {
+            *out = &r->start[i];
+            return ERR_OK;
+        }
+    void *array = r->start;
+    if (!mem_grow(&array, &r->starts_capacity, r->n_starts + 1, sizeof *r->start))
+        return err_set(e, ERR_NOMEM, "%s: no memory for round %d", fmt_tape_path(r->tape), p->round);
+    r->start = array;
+    const cap_slot *s = cap_history_slot(&r->history, slot);
+    *out = &r->start[r->n_starts++];
+    **out = (cap_start){ .slot = slot, .last = s->begin - 1, .anew = s->anew, .to = -1, .pos = -1,
+                          .before = s->drafted, .before_pos = s->drafted_pos };
+    p->n_starts++;
+    if (p->n_starts > r->most_starts) r->most_starts = p->n_starts;
     return ERR_OK;
 }
 
-static err_code check_draft(const cap_rounds *r, const round_plan *p, err *e)
+/* Rows from .. to of the slot are missing for its draft at pos: are they in the windows that the draft saw? */
+static err_code plan_restore(cap_rounds *r, round_plan *p, int32_t slot, int32_t pos, int32_t from, int32_t to, err *e)
+{
+    cap_start *start;
+    TRY(start_of(r, p, slot, &start, e));
+    start->from = from;
+    start->to = to;
+    start->pos = pos;
+    for (int32_t k = 0; k < r->config.n_stages && !start->lacks[0]; k++) {
+        char name[sizeof start->lacks];
+        fmt_tape_record rec = { .tier = FMT_TIER_HASH };
+        snprintf(name, sizeof name, "s%d.window", k);
+        int64_t at = find_nth(r->tape, p->round, slot, name, 0);
+        if (at >= 0) fmt_tape_at(r->tape, (size_t)at, &rec);
+        if (rec.tier != FMT_TIER_TENSOR) memcpy(start->lacks, name, sizeof name);
+    }
+    if (start->lacks[0]) p->lacks = true;
+    else cap_history_slot(&r->history, slot)->first = from;
+    return ERR_OK;
+}
+
+static err_code check_draft(cap_rounds *r, round_plan *p, int32_t index, err *e)
 {
     const eng_config *c = &r->config;
     char text[160];
@@ -117,38 +154,51 @@ static err_code check_draft(const cap_rounds *r, const round_plan *p, err *e)
         return broken(r, p->round, FMT_TAPE_NO_SLOT, text, e);
     }
     for (int32_t b = 0; b < p->batch; b++) {
-        const slot_state *s = find_slot(r, p->slots[b]);
-        int32_t wants = p->pos[b] >= c->window ? p->pos[b] - c->window + 1 : 0;
+        int32_t from, to;
         text[0] = 0;
         for (int32_t a = 0; a < b; a++)
             if (p->slots[a] == p->slots[b]) snprintf(text, sizeof text, "twice in one draft");
         if (p->anchors[b] < 0 || p->anchors[b] >= c->vocab)
             snprintf(text, sizeof text, "anchor %d, wanted 0 to %d", p->anchors[b], c->vocab - 1);
-        else if (!s) snprintf(text, sizeof text, "draft before any insert");
-        else if (p->pos[b] != s->last)
-            snprintf(text, sizeof text, "draft at position %d, wanted the last inserted one, %d", p->pos[b], s->last);
-        else if (s->first > wants)
-            snprintf(text, sizeof text, "draft at position %d needs rows from %d on, the slot begins at %d", p->pos[b],
-                     wants, s->first);
         if (text[0]) return broken(r, p->round, p->slots[b], text, e);
+        TRY(cap_history_draft(&r->history, index, p->round, p->slots[b], p->pos[b], &from, &to, e));
+        if (from <= to) TRY(plan_restore(r, p, p->slots[b], p->pos[b], from, to, e));
+        cap_slot *s = cap_history_slot(&r->history, p->slots[b]);
+        s->drafted = p->round;
+        s->drafted_pos = p->pos[b];
+    }
+    return ERR_OK;
+}
+
+/* Every slot of the round whose rows before it are not those of its last round. */
+static err_code plan_starts(cap_rounds *r, round_plan *p, err *e)
+{
+    cap_start *start;
+    for (int32_t i = 0; i < p->n_inserts + p->batch; i++) {
+        int32_t slot = i < p->n_inserts ? r->insert[p->first_insert + (size_t)i].slot : p->slots[i - p->n_inserts];
+        if (cap_history_slot(&r->history, slot)->anew) TRY(start_of(r, p, slot, &start, e));
     }
     return ERR_OK;
 }
 
 /* ---- opening ---- */
 
-typedef struct slot_list { int32_t *slot; size_t n, capacity; } slot_list;
+/* A record of an insert's inputs. */
+typedef struct input_at { int32_t slot, rank; bool is_pos; } input_at;
+typedef struct input_list { input_at *item; size_t n, capacity; } input_list;
 
-static int by_number(const void *a, const void *b)
+static int by_slot_and_rank(const void *x, const void *y)
 {
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
+    const input_at *a = x, *b = y;
+    if (a->slot != b->slot) return a->slot < b->slot ? -1 : 1;
+    if (a->is_pos != b->is_pos) return a->is_pos ? -1 : 1;
+    return (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-/* Distinct slots with an insert value in the round, ascending; *draft: it has draft inputs. */
-static err_code scan_round(const cap_rounds *r, int32_t round, slot_list *list, bool *draft, err *e)
+/* Input records of the round's inserts, by slot, `pos` first; *draft: it has draft inputs. */
+static err_code scan_round(const cap_rounds *r, int32_t round, input_list *list, bool *draft, err *e)
 {
-    size_t first, n, kept = 0;
+    size_t first, n;
     fmt_tape_round_span(r->tape, round, &first, &n);
     list->n = 0;
     *draft = false;
@@ -161,49 +211,52 @@ static err_code scan_round(const cap_rounds *r, int32_t round, slot_list *list, 
             *draft = *draft || strncmp(name, "draft.", 6) == 0;
             continue;
         }
-        if (strcmp(name, "taps") != 0 && strcmp(name, "pos") != 0 && strcmp(name, "main_x") != 0) continue;
-        void *array = list->slot;
-        if (!mem_grow(&array, &list->capacity, list->n + 1, sizeof *list->slot))
+        bool is_pos = strcmp(name, "pos") == 0;
+        if (!is_pos && strcmp(name, "taps") != 0 && strcmp(name, "main_x") != 0) continue;
+        void *array = list->item;
+        if (!mem_grow(&array, &list->capacity, list->n + 1, sizeof *list->item))
             return err_set(e, ERR_NOMEM, "%s: no memory for the slots of round %d", fmt_tape_path(r->tape), round);
-        list->slot = array;
-        list->slot[list->n++] = rec.key.slot;
+        list->item = array;
+        list->item[list->n++] = (input_at){ rec.key.slot, rec.key.rank, is_pos };
     }
-    if (list->n) qsort(list->slot, list->n, sizeof *list->slot, by_number);
-    for (size_t i = 0; i < list->n; i++)
-        if (i == 0 || list->slot[i] != list->slot[i - 1]) list->slot[kept++] = list->slot[i];
-    list->n = kept;
+    if (list->n) qsort(list->item, list->n, sizeof *list->item, by_slot_and_rank);
     return ERR_OK;
 }
 
-static bool has_value(const fmt_tape *t, int32_t round, int32_t slot, const char *name)
-{
-    for (int32_t rank = FMT_TAPE_NO_RANK; rank < ENG_RANKS_MAX; rank++)
-        if (fmt_tape_find(t, &(fmt_tape_key){ round, slot, rank, name }) >= 0) return true;
-    return false;
-}
-
-static err_code plan_insert(cap_rounds *r, int32_t round, int32_t slot, cap_value *v, err *e)
+static err_code plan_insert(cap_rounds *r, int32_t index, int32_t round, int32_t slot, int32_t nth, cap_value *v, err *e)
 {
     void *array = r->insert;
     if (!mem_grow(&array, &r->inserts_capacity, r->n_inserts + 1, sizeof *r->insert))
         return err_set(e, ERR_NOMEM, "%s: no memory for round %d", fmt_tape_path(r->tape), round);
     r->insert = array;
     insert_plan *in = &r->insert[r->n_inserts++];
-    *in = (insert_plan){ .slot = slot };
-    TRY(get_input(r, &(fmt_tape_key){ round, slot, 0, "pos" }, FMT_DTYPE_I32, 0, 0, v, e));
+    *in = (insert_plan){ .slot = slot, .nth = nth };
+    TRY(get_input(r, &(fmt_tape_key){ round, slot, 0, "pos" }, nth, FMT_DTYPE_I32, 0, 0, v, e));
     in->rows = (int32_t)v->tensor.shape[0];
     in->pos = mem_alloc((size_t)in->rows, sizeof *in->pos);
     if (!in->pos) return err_set(e, ERR_NOMEM, "%s: no memory for %d positions", fmt_tape_path(r->tape), in->rows);
     memcpy(in->pos, v->tensor.data, (size_t)in->rows * sizeof *in->pos);
-    in->has_taps = has_value(r->tape, round, slot, "taps");
-    in->has_main_x = has_value(r->tape, round, slot, "main_x");
+    in->has_taps = find_nth(r->tape, round, slot, "taps", nth) >= 0;
+    in->has_main_x = find_nth(r->tape, round, slot, "main_x", nth) >= 0;
     if (!in->has_taps && !in->has_main_x) return broken(r, round, slot, "has neither taps nor main_x to run from", e);
-    return check_insert(r, round, in, e);
+    return cap_history_insert(&r->history, index, round, slot, in->pos, in->rows, e);
 }
 
-static err_code plan_draft(cap_rounds *r, round_plan *p, cap_value *v, err *e)
+/* As many inserts as the slot has `pos` of one rank; without any the first one says what is missing. */
+static err_code plan_inserts(cap_rounds *r, int32_t index, int32_t round, const input_list *list, cap_value *v, err *e)
 {
-    TRY(get_input(r, &(fmt_tape_key){ p->round, FMT_TAPE_NO_SLOT, 0, "draft.slots" }, FMT_DTYPE_I32, 0, 0, v, e));
+    for (size_t i = 0, end; i < list->n; i = end) {
+        int32_t slot = list->item[i].slot, nth = 0;
+        for (end = i; end < list->n && list->item[end].slot == slot; end++)
+            if (end == i || (list->item[end].is_pos && list->item[end].rank == list->item[i].rank))
+                TRY(plan_insert(r, index, round, slot, nth++, v, e));
+    }
+    return ERR_OK;
+}
+
+static err_code plan_draft(cap_rounds *r, round_plan *p, int32_t index, cap_value *v, err *e)
+{
+    TRY(get_input(r, &(fmt_tape_key){ p->round, FMT_TAPE_NO_SLOT, 0, "draft.slots" }, 0, FMT_DTYPE_I32, 0, 0, v, e));
     if (v->tensor.shape[0] > ENG_BATCH_MAX) {
         char text[80];
         snprintf(text, sizeof text, "draft of %lld slots, wanted 1 to %d", (long long)v->tensor.shape[0], ENG_BATCH_MAX);
@@ -214,21 +267,37 @@ static err_code plan_draft(cap_rounds *r, round_plan *p, cap_value *v, err *e)
     TRY(get_ints(r, p->round, "draft.anchor", p->batch, p->anchors, v, e));
     TRY(get_ints(r, p->round, "draft.pos", p->batch, p->pos, v, e));
     TRY(get_ints(r, p->round, "draft.n_out", 1, &p->n_out, v, e));
-    return check_draft(r, p, e);
+    return check_draft(r, p, index, e);
 }
 
-static err_code plan_all(cap_rounds *r, slot_list *list, cap_value *v, err *e)
+/* Room for what is read of a round. */
+static err_code make_room(cap_rounds *r, err *e)
+{
+    size_t most = (size_t)r->most_inserts + 1, windows = (size_t)r->most_starts * (size_t)r->config.n_stages + 1;
+    r->taps = mem_alloc(most, sizeof *r->taps);
+    r->main_x = mem_alloc(most, sizeof *r->main_x);
+    r->main_x_rows = mem_alloc(most, sizeof *r->main_x_rows);
+    r->event = mem_alloc(most, sizeof *r->event);
+    r->window = mem_alloc(windows, sizeof *r->window);
+    r->window_rows = mem_alloc(windows, sizeof *r->window_rows);
+    if (r->taps && r->main_x && r->main_x_rows && r->event && r->window && r->window_rows) return ERR_OK;
+    return err_set(e, ERR_NOMEM, "%s: no memory for %d inserts", fmt_tape_path(r->tape), r->most_inserts);
+}
+
+static err_code plan_all(cap_rounds *r, input_list *list, cap_value *v, err *e)
 {
     const int32_t *numbers;
     size_t n = fmt_tape_rounds(r->tape, &numbers);
     for (size_t i = 0; i < n; i++) {
         bool draft;
-        round_plan p = { .round = numbers[i], .first_insert = r->n_inserts };
+        int32_t index = (int32_t)r->n_rounds;
+        round_plan p = { .round = numbers[i], .first_insert = r->n_inserts, .first_start = r->n_starts };
         TRY(scan_round(r, numbers[i], list, &draft, e));
-        for (size_t k = 0; k < list->n; k++) TRY(plan_insert(r, numbers[i], list->slot[k], v, e));
-        p.n_inserts = (int32_t)list->n;
-        if (draft) TRY(plan_draft(r, &p, v, e));
+        TRY(plan_inserts(r, index, numbers[i], list, v, e));
+        p.n_inserts = (int32_t)(r->n_inserts - p.first_insert);
+        if (draft) TRY(plan_draft(r, &p, index, v, e));
         if (p.n_inserts == 0 && !draft) continue; /* a round of values that nobody asked for */
+        TRY(plan_starts(r, &p, e));
         void *array = r->round;
         if (!mem_grow(&array, &r->rounds_capacity, r->n_rounds + 1, sizeof *r->round))
             return err_set(e, ERR_NOMEM, "%s: no memory for round %d", fmt_tape_path(r->tape), numbers[i]);
@@ -239,34 +308,55 @@ static err_code plan_all(cap_rounds *r, slot_list *list, cap_value *v, err *e)
     if (r->n_rounds == 0)
         return err_set(e, ERR_INPUT, "%s: holds no inputs to run, wanted taps (or main_x) and pos of inserts, or draft.*",
                        fmt_tape_path(r->tape));
-    size_t most = (size_t)r->most_inserts + 1;
-    r->taps = mem_alloc(most, sizeof *r->taps);
-    r->main_x = mem_alloc(most, sizeof *r->main_x);
-    r->main_x_rows = mem_alloc(most, sizeof *r->main_x_rows);
-    r->event = mem_alloc(most, sizeof *r->event);
-    if (!r->taps || !r->main_x || !r->main_x_rows || !r->event)
-        return err_set(e, ERR_NOMEM, "%s: no memory for %d inserts", fmt_tape_path(r->tape), r->most_inserts);
-    return ERR_OK;
+    TRY(cap_history_share(&r->history, e));
+    return make_room(r, e);
 }
 
-err_code cap_rounds_open(const fmt_tape *t, const eng_config *c, cap_rounds **out, err *e)
+bool cap_rounds_chosen(const fmt_tape *t)
+{
+    const json_t *head = fmt_tape_head(t), *summary = fmt_tape_summary(t);
+    static const char *const CHOSEN_BY[] = { "rounds", "when", "flight" };
+    for (size_t i = 0; i < COUNT_OF(CHOSEN_BY); i++)
+        if (json_object_get(head, CHOSEN_BY[i])) return true;
+    const json_t *seen = json_object_get(summary, "rounds_seen"), *kept = json_object_get(summary, "rounds");
+    if (seen && json_integer_value(seen) > json_integer_value(kept)) return true;
+    for (size_t i = 0; i < fmt_tape_event_count(t); i++) {
+        int32_t round;
+        const char *what = json_string_value(json_object_get(fmt_tape_event_at(t, i, &round), "event"));
+        if (what && strcmp(what, "dropped") == 0) return true;
+    }
+    return false;
+}
+
+static err_code rounds_open(const fmt_tape *t, const eng_config *c, bool chosen, cap_rounds **out, err *e)
 {
     *out = NULL;
     cap_rounds *r = mem_alloc(1, sizeof *r);
     if (!r) return err_set(e, ERR_NOMEM, "%s: no memory for its rounds", fmt_tape_path(t));
     r->tape = t;
     r->config = *c;
-    slot_list list = { 0 };
+    r->history = (cap_history){ .tape = t, .config = &r->config, .chosen = chosen };
+    input_list list = { 0 };
     cap_value v = { 0 };
     err_code rc = plan_all(r, &list, &v, e);
     cap_value_fini(&v);
-    free(list.slot);
+    free(list.item);
     if (rc != ERR_OK) {
         cap_rounds_close(r);
         return rc;
     }
     *out = r;
     return ERR_OK;
+}
+
+err_code cap_rounds_open(const fmt_tape *t, const eng_config *c, cap_rounds **out, err *e)
+{
+    return rounds_open(t, c, false, out, e);
+}
+
+err_code cap_rounds_open_chosen(const fmt_tape *t, const eng_config *c, cap_rounds **out, err *e)
+{
+    return rounds_open(t, c, cap_rounds_chosen(t), out, e);
 }
 
 void cap_rounds_close(cap_rounds *r)
@@ -277,23 +367,27 @@ void cap_rounds_close(cap_rounds *r)
         if (r->taps) cap_value_fini(&r->taps[i]);
         if (r->main_x) cap_value_fini(&r->main_x[i]);
     }
+    for (int32_t i = 0; r->window && i < r->most_starts * r->config.n_stages; i++) cap_value_fini(&r->window[i]);
+    free(r->window);
+    free(r->window_rows);
     free(r->taps);
     free(r->main_x);
     free(r->main_x_rows);
     free(r->event);
     free(r->round);
     free(r->insert);
-    free(r->slot);
+    free(r->start);
+    cap_history_fini(&r->history);
     free(r);
 }
 
 int32_t cap_rounds_count(const cap_rounds *r) { return (int32_t)r->n_rounds; }
-int32_t cap_rounds_slots(const cap_rounds *r) { return (int32_t)r->n_slots; }
+int32_t cap_rounds_slots(const cap_rounds *r) { return r->history.n_engine; }
 
 int32_t cap_rounds_dense(const cap_rounds *r, int32_t slot)
 {
-    const slot_state *s = find_slot(r, slot);
-    return s ? (int32_t)(s - r->slot) : -1;
+    const cap_slot *s = cap_history_slot(&r->history, slot);
+    return s ? s->engine : -1;
 }
 
 /* ---- one round ---- */
@@ -302,7 +396,7 @@ int32_t cap_rounds_dense(const cap_rounds *r, int32_t slot)
 static err_code get_rows(const cap_rounds *r, int32_t round, const insert_plan *in, const char *name, int64_t cols,
                          cap_value *v, err *e)
 {
-    TRY(get_input(r, &(fmt_tape_key){ round, in->slot, 0, name }, FMT_DTYPE_BF16, in->rows, cols, v, e));
+    TRY(get_input(r, &(fmt_tape_key){ round, in->slot, 0, name }, in->nth, FMT_DTYPE_BF16, in->rows, cols, v, e));
     const bf16 *x = v->tensor.data;
     for (int64_t i = 0; i < in->rows * cols; i++)
         if ((x[i] & 0x7f80) == 0x7f80) {
@@ -325,8 +419,32 @@ err_code cap_rounds_at(cap_rounds *r, int32_t i, eng_round *out, const bf16 *con
         r->event[k] = (eng_insert_event){ in->slot, in->rows, in->has_taps ? r->taps[k].tensor.data : NULL, in->pos };
         r->main_x_rows[k] = in->has_main_x ? r->main_x[k].tensor.data : NULL;
     }
-    *out = (eng_round){ .round = p->round, .n_inserts = p->n_inserts, .inserts = r->event, .batch = p->batch,
-                        .slots = p->slots, .anchors = p->anchors, .pos = p->pos, .n_out = p->n_out };
+    *out = (eng_round){ .round = p->round, .n_inserts = p->n_inserts, .inserts = r->event,
+                        .batch = p->lacks ? 0 : p->batch, .slots = p->slots, .anchors = p->anchors, .pos = p->pos,
+                        .n_out = p->n_out };
     *main_x = r->main_x_rows;
+    return ERR_OK;
+}
+
+err_code cap_rounds_starts(cap_rounds *r, int32_t i, const cap_start **out, int32_t *n, err *e)
+{
+    const round_plan *p = &r->round[i];
+    const eng_config *c = &r->config;
+    cap_start *start = r->start + p->first_start;
+    for (int32_t a = 0; a < p->n_starts; a++) {
+        if (start[a].from > start[a].to || start[a].lacks[0]) continue;
+        int64_t rows = start[a].pos < c->window ? start[a].pos + 1 : c->window;
+        start[a].window = r->window_rows + (ptrdiff_t)a * c->n_stages;
+        for (int32_t k = 0; k < c->n_stages; k++) {
+            char name[32];
+            cap_value *v = &r->window[a * c->n_stages + k];
+            snprintf(name, sizeof name, "s%d.window", k);
+            TRY(get_input(r, &(fmt_tape_key){ p->round, start[a].slot, 0, name }, 0, FMT_DTYPE_BF16, rows, c->head_dim, v,
+                          e));
+            r->window_rows[a * c->n_stages + k] = v->tensor.data;
+        }
+    }
+    *out = start;
+    *n = p->n_starts;
     return ERR_OK;
 }

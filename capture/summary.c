@@ -25,13 +25,16 @@ json_t *cap_summary_json(const cap_summary *of)
     const struct { const char *key; uint64_t n; } counts[] = {
         { "rounds", SINCE(rounds) }, { "inserts", SINCE(inserts) }, { "drafts", SINCE(drafts) }, { "slots", of->n_slots },
         { "values", SINCE(values) }, { "raw_bytes", SINCE(raw_bytes) }, { "dropped", SINCE(dropped) },
-        { "events_lost", of->n_lost }, { "waits", SPENT(waits) }, { "wait_us", SPENT(wait_ns) / 1000 },
+        { "device_shots", SPENT(device_shots) }, { "events_lost", of->n_lost },
+        { "waits", SPENT(waits) }, { "wait_us", SPENT(wait_ns) / 1000 },
         { "padded_rows", 0 /* a shot holds live rows only */ },
         { "rounds_seen", SPENT(rounds_seen) }, { "rounds_wanted", SPENT(rounds_wanted) },
     };
+    uint64_t n_rounds = of->judged ? of->judged->rounds : SINCE(rounds);
+    uint64_t n_tapped = of->judged ? of->judged->tapped : SINCE(tapped);
     const struct { const char *key; double us; } costs[] = {
-        { "cost_us_per_round", us_per(SPENT(host_ns), (double)SINCE(rounds)) },
-        { "cost_us_per_tap", us_per(SPENT(host_ns), (double)SINCE(tapped)) },
+        { "cost_us_per_round", us_per(SPENT(host_ns), (double)n_rounds) },
+        { "cost_us_per_tap", us_per(SPENT(host_ns), (double)n_tapped) },
         { "cost_us_per_kb", us_per(SPENT(host_ns), (double)SPENT(shot_bytes) / 1000.0) },
         { "device_us", us_per(SPENT(device_ns), 1) },
     };

@@ -9,6 +9,7 @@ typedef struct cap_summary {
     const cap_plan *plan;                 /* with what fired */
     const cap_tally *total, *base;        /* now, and when the tape began */
     const cap_spent *spent, *spent_base;
+    const cap_tally *judged;              /* rounds and tapped of all that was captured; NULL: it is what was written */
     size_t n_slots;
     uint64_t n_lost;                      /* events without room */
     bool rounds_listed;

@@ -30,12 +30,14 @@ struct cap_tapes {
     bool rounds_listed;
     uint64_t rotate_bytes; /* 0: never */
     const fmt_tape *stored_on; /* NULL: nothing */
+    cap_flight *flight;        /* NULL: every round passes */
 
     /* The thread's own; the caller's before it starts and after it has ended. */
     fmt_tape_writer *tape; /* NULL: the next item begins one */
     int32_t next_number;   /* of a rotated tape */
     uint64_t finished_bytes;
     cap_tally total, base; /* since the beginning; when the tape began */
+    cap_tally flushed;     /* as the last flush that went well left them */
     cap_spent spent, spent_base;
     int32_t *slots; /* distinct request slots of the tape */
     size_t n_slots, slots_capacity;
@@ -108,12 +110,16 @@ static err_code end_tape(cap_tapes *t, err *e)
     t->total.dropped += t->n_unnamed;
     t->n_lost = t->n_unnamed = 0;
     pthread_mutex_unlock(&t->lock);
+    cap_tally judged;
+    json_t *when = t->flight ? cap_flight_json(t->flight, &judged) : NULL;
     const cap_summary of = {
+        .judged = t->flight ? &judged : NULL,
         .plan = t->plan, .total = &t->total, .base = &t->base, .spent = &t->spent, .spent_base = &t->spent_base,
         .n_slots = t->n_slots, .n_lost = n_lost, .rounds_listed = t->rounds_listed,
         .failed = t->failed.code == ERR_OK ? NULL : t->failed.msg,
     };
     json_t *summary = cap_summary_json(&of); /* NULL without memory: the tape is worth keeping all the same */
+    if (when) json_object_set_new(summary, "when", when);
     err_code rc = fmt_tape_finish(t->tape, summary, e);
     json_decref(summary);
     t->tape = NULL;
@@ -150,6 +156,23 @@ static err_code write_part(cap_tapes *t, cap_part *p, err *e)
     return err_wrap(e, "round %d slot %d", p->item.round, p->slot);
 }
 
+static err_code flush(cap_tapes *t, err *e)
+{
+    TRY(fmt_tape_flush(t->tape, e));
+    t->flushed = t->total;
+    return ERR_OK;
+}
+
+/* After a failure the counts are of what stands on the tape: all that was put, or, where the file takes no more, what had
+ * been flushed. Rounds that were left out stay so. */
+static void count_what_stands(cap_tapes *t)
+{
+    cap_tally put = t->total;
+    if (t->tape && flush(t, NULL) == ERR_OK) return;
+    t->total = t->flushed;
+    t->total.dropped = put.dropped;
+}
+
 static err_code write_dropped(cap_tapes *t, const dropped_item *d, err *e)
 {
     for (size_t i = 0; i < d->n; i++) {
@@ -159,9 +182,8 @@ static err_code write_dropped(cap_tapes *t, const dropped_item *d, err *e)
         json_decref(event);
         TRY(rc);
         t->total.events++;
-        t->total.dropped++;
     }
-    return fmt_tape_flush(t->tape, e);
+    return flush(t, e);
 }
 
 /* Writes what an item says. A part's round is not ended here. */
@@ -173,13 +195,13 @@ static err_code write_item(cap_tapes *t, cap_item *item, err *e)
     if (item->kind == CAP_ITEM_DROPPED) return write_dropped(t, (dropped_item *)item, e);
     TRY(fmt_tape_put_event(t->tape, item->round, ((event_item *)item)->event, e));
     t->total.events++;
-    return fmt_tape_flush(t->tape, e);
+    return flush(t, e);
 }
 
 static err_code end_round(cap_tapes *t, err *e)
 {
-    TRY(fmt_tape_flush(t->tape, e));
-    t->total.rounds++;
+    TRY(flush(t, e));
+    t->flushed.rounds = ++t->total.rounds;
     return ERR_OK;
 }
 
@@ -215,6 +237,8 @@ static void publish(cap_tapes *t)
     c->values = t->total.values;
     c->raw_bytes = t->total.raw_bytes;
     c->events = t->total.events;
+    if (t->flight) c->judged = cap_flight_counts_of(t->flight).judged;
+    if (t->flight) c->fired = cap_flight_counts_of(t->flight).fired;
     c->tape_bytes = t->finished_bytes + (t->tape ? fmt_tape_written_bytes(t->tape) : 0);
 }
 
@@ -225,7 +249,7 @@ static void handle(cap_tapes *t, cap_item *item, bool abandon)
     bool written = t->failed.code == ERR_OK && !abandon;
     err failed = { .code = ERR_OK };
     if (written) written = write_item(t, item, &failed) == ERR_OK;
-    if (!written && item->kind == CAP_ITEM_DROPPED) t->total.dropped += ((dropped_item *)item)->n;
+    if (item->kind == CAP_ITEM_DROPPED) t->total.dropped += ((dropped_item *)item)->n;
     if (!written && item->kind == CAP_ITEM_EVENT) cap_tapes_lost_event(t);
     item_free(item); /* before the round is flushed: a shot is wanted back early */
     pthread_mutex_lock(&t->lock);
@@ -233,6 +257,7 @@ static void handle(cap_tapes *t, cap_item *item, bool abandon)
     pthread_cond_broadcast(&t->change);
     pthread_mutex_unlock(&t->lock);
     if (written && ends_round) written = end_round(t, &failed) == ERR_OK;
+    if (failed.code != ERR_OK) count_what_stands(t);
     if (written && ends_round && is_long_enough(t)) (void)end_tape(t, &failed);
     pthread_mutex_lock(&t->lock);
     if (failed.code != ERR_OK) t->failed = failed;
@@ -242,6 +267,60 @@ static void handle(cap_tapes *t, cap_item *item, bool abandon)
     }
     publish(t);
     pthread_mutex_unlock(&t->lock);
+}
+
+/* What passed: the rounds from memory, then the events that say why, then the round that they are about. */
+static void handle_passed(cap_tapes *t, cap_passed *passed, int32_t round, const cap_spent *spent)
+{
+    bool told = false;
+    for (cap_item *item = passed->first, *next; item; item = next) {
+        next = item->next;
+        for (size_t i = 0; !told && item->round == round && i < json_array_size(passed->events); i++) {
+            event_item *event = mem_alloc(1, sizeof *event);
+            if (!event) {
+                cap_tapes_lost_event(t);
+                continue;
+            }
+            event->item = (cap_item){ .kind = CAP_ITEM_EVENT, .round = round, .spent = *spent };
+            event->event = json_incref(json_array_get(passed->events, i));
+            handle(t, &event->item, false);
+        }
+        told = told || item->round == round;
+        item->spent = *spent; /* it may be older than what the tape has already */
+        handle(t, item, false);
+    }
+    json_decref(passed->events);
+}
+
+/* Parts wait until their round is judged. */
+static void handle_in_flight(cap_tapes *t, cap_part *p)
+{
+    const cap_spent spent = p->item.spent;
+    int32_t round = p->item.round;
+    bool ends_round = p->ends_round;
+    cap_passed passed;
+    err failed = { .code = ERR_OK };
+    if (cap_flight_pass(t->flight, p, &passed, &failed) != ERR_OK) err_wrap(&failed, "round %d", round);
+    handle_passed(t, &passed, round, &spent);
+    pthread_mutex_lock(&t->lock);
+    t->n_done++;
+    if (failed.code != ERR_OK) t->failed = failed;
+    if (failed.code != ERR_OK && ends_round) {
+        t->total.dropped++;
+        t->shown.dropped++;
+    }
+    publish(t);
+    pthread_cond_broadcast(&t->change);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* After the last item. */
+static void end_flight(cap_tapes *t)
+{
+    cap_passed passed;
+    int32_t round = 0;
+    if (!t->flight || t->abandon || t->failed.code != ERR_OK) return;
+    if (cap_flight_end(t->flight, &round, &passed, &t->failed) == ERR_OK) handle_passed(t, &passed, round, &t->spent);
 }
 
 static void *run(void *ctx)
@@ -257,12 +336,15 @@ static void *run(void *ctx)
         t->busy = true;
         bool abandon = t->abandon;
         pthread_mutex_unlock(&t->lock);
-        handle(t, item, abandon);
+        bool waits = t->flight && item->kind == CAP_ITEM_PART && t->failed.code == ERR_OK && !abandon;
+        if (waits) handle_in_flight(t, (cap_part *)item);
+        else handle(t, item, abandon);
         pthread_mutex_lock(&t->lock);
         t->busy = false;
         pthread_cond_broadcast(&t->change);
     }
     pthread_mutex_unlock(&t->lock);
+    end_flight(t);
     return NULL;
 }
 
@@ -400,11 +482,12 @@ static void tapes_free(cap_tapes *t)
     free(t->path);
     free(t->name);
     free(t->slots);
-    free(t->scratch.row_digest);
+    cap_scratch_fini(&t->scratch);
     free(t);
 }
 
-err_code cap_tapes_open(cap_plan *plan, const char *path, const json_t *head, const cap_options *o, cap_tapes **out, err *e)
+err_code cap_tapes_open(cap_plan *plan, const char *path, const json_t *head, const cap_options *o, cap_flight *flight,
+                        cap_tapes **out, err *e)
 {
     *out = NULL;
     cap_tapes *t = mem_alloc(1, sizeof *t);
@@ -415,6 +498,7 @@ err_code cap_tapes_open(cap_plan *plan, const char *path, const json_t *head, co
     t->plan = plan;
     t->rotate_bytes = o->rotate_bytes;
     t->stored_on = o->base;
+    t->flight = flight;
     t->rounds_listed = o->rounds != NULL;
     t->path = mem_strdup(path);
     t->head = json_deep_copy(head);
@@ -443,16 +527,17 @@ static void stop(cap_tapes *t, bool abandon)
     pthread_join(t->thread, NULL);
 }
 
-err_code cap_tapes_finish(cap_tapes *t, const cap_spent *spent, bool keep_failed, err *e)
+err_code cap_tapes_finish(cap_tapes *t, const cap_spent *spent, cap_counts *counts, err *e)
 {
     stop(t, false);
     t->spent = *spent;
     err after = { .code = ERR_OK }; /* the first failure is the one to tell of */
     if (t->failed.code == ERR_OK && t->tape) (void)end_tape(t, &t->failed);
-    else if (t->tape && keep_failed) (void)end_tape(t, &after);
-    fmt_tape_discard(t->tape);
+    else if (t->tape) (void)end_tape(t, &after);
     err_code rc = t->failed.code;
     if (rc != ERR_OK && e) *e = t->failed;
+    publish(t);
+    if (counts) cap_tapes_counts(t, counts);
     tapes_free(t);
     return rc;
 }

@@ -6,14 +6,15 @@
 #ifndef CAPTURE_TAPES_H
 #define CAPTURE_TAPES_H
 
-#include "capture/part.h"
+#include "capture/flight.h"
 
 typedef struct cap_tapes cap_tapes;
 
-/* Creates the first tape and starts the thread. plan is borrowed until the end, its `fired` is the thread's; head is copied
- * and gets the time of creation. ERR_IO and others of fmt_tape_create, ERR_NOMEM, ERR_SYSTEM. */
+/* Creates the first tape and starts the thread. plan is borrowed until the end, its `fired` is the thread's. flight is the
+ * thread's too until then (NULL: every round is written). head is copied and gets the time of creation. ERR_IO and others
+ * of fmt_tape_create, ERR_NOMEM, ERR_SYSTEM. */
 MUST_USE err_code cap_tapes_open(cap_plan *plan, const char *path, const json_t *head, const cap_options *o,
-                                 cap_tapes **out, err *e);
+                                 cap_flight *flight, cap_tapes **out, err *e);
 
 /* p is the thread's from here on. ends_round: the round is whole with it. */
 void cap_tapes_part(cap_tapes *t, cap_part *p, int32_t round, bool ends_round, const cap_spent *spent);
@@ -32,9 +33,10 @@ bool cap_tapes_wait(cap_tapes *t, uint64_t done);
 
 void cap_tapes_counts(cap_tapes *t, cap_counts *out);
 
-/* Writes what waits, then the summary, and gives the tape its name; frees t. The first failure of all: then nothing gets a
- * name and .part is removed, or with keep_failed closed as well as it can be (its summary says `failed`), else left. */
-MUST_USE err_code cap_tapes_finish(cap_tapes *t, const cap_spent *spent, bool keep_failed, err *e);
+/* Writes what waits, then the summary, and gives the tape its name; frees t. Returns the first failure of all. After one
+ * the tape is closed all the same (its summary says `failed`), or where that cannot be, .part is left with what was flushed.
+ * counts (may be NULL) are those after all of it, also on error. */
+MUST_USE err_code cap_tapes_finish(cap_tapes *t, const cap_spent *spent, cap_counts *counts, err *e);
 /* Frees t and what waits, removes .part. NULL is a no-op. */
 void cap_tapes_discard(cap_tapes *t);
 

@@ -43,7 +43,7 @@ void cap_top_name(const eng_value *v, char out[CAP_TOP_NAME]) { snprintf(out, CA
 
 static void arm_by_level(const eng_value *v, eng_level level, cap_armed *a)
 {
-    *a = (cap_armed){ CAP_TIER_OFF, CAP_TIER_OFF, false };
+    *a = (cap_armed){ .tier = CAP_TIER_OFF, .top_tier = CAP_TIER_OFF };
     if (is_input(v) || is_hidden(v) || v->level > level) return;
     if (v->top_only && level == ENG_LEVEL_V1) a->top_tier = FMT_TIER_TENSOR;
     else a->tier = FMT_TIER_TENSOR;
@@ -92,8 +92,51 @@ static void settle(const eng_value *v, eng_step_kind step, bool all_ranks_here, 
 
 static uint8_t keep_of(const cap_armed *a)
 {
-    int keep = a->tier == CAP_TIER_OFF ? ENG_KEEP_OFF : a->tier == FMT_TIER_TENSOR ? ENG_KEEP_TENSOR : ENG_KEEP_DIGEST;
+    /* What is permuted first is digested afterwards. */
+    bool whole = a->tier == FMT_TIER_TENSOR || a->hide != CAP_HIDE_NOTHING;
+    int keep = a->tier == CAP_TIER_OFF ? ENG_KEEP_OFF : whole ? ENG_KEEP_TENSOR : ENG_KEEP_DIGEST;
     return (uint8_t)(a->top_tier == CAP_TIER_OFF ? keep : keep | ENG_KEEP_TOP);
+}
+
+/* Asked for by its own name, not by a pattern that happens to match it. */
+static bool is_asked_for(const cli_list *taps, const char *name)
+{
+    size_t n = strlen(name);
+    for (int i = 0; taps && i < taps->count; i++)
+        if (strncmp(taps->item[i], name, n) == 0 && taps->item[i][n] == '=' && strcmp(taps->item[i] + n, "=off") != 0)
+            return true;
+    return false;
+}
+
+static err_code hide(cap_plan *plan, eng_step_kind step, const cap_options *o, bool all_ranks_here, err *e)
+{
+    const eng_program *p = plan->program[step];
+    cap_hide *how = mem_alloc((size_t)p->n_values, sizeof *how);
+    if (!how) return err_set(e, ERR_NOMEM, "no memory for the tap table");
+    err_code rc = cap_redact_program(plan->redact, p, all_ranks_here, how, e);
+    for (int32_t v = 0; rc == ERR_OK && v < p->n_values; v++) {
+        cap_armed *a = &plan->armed[step][v];
+        a->hide = how[v];
+        if (a->hide != CAP_HIDE_VALUE) continue;
+        a->tier = a->top_tier = CAP_TIER_OFF;
+        if (is_asked_for(o->taps, p->value[v].name))
+            rc = err_set(e, ERR_ARG, "--tap %s: its bits tell the ids that --redact hides", p->value[v].name);
+    }
+    free(how);
+    return rc;
+}
+
+json_t *cap_plan_redact_json(const cap_plan *p)
+{
+    if (!p->redact) return NULL;
+    json_t *withheld = json_array();
+    for (int s = 0; s < CAP_STEPS; s++)
+        for (int32_t v = 0; v < p->program[s]->n_values; v++)
+            if (p->armed[s][v].hide == CAP_HIDE_VALUE && !is_hidden(&p->program[s]->value[v]))
+                json_array_append_new(withheld, json_string(p->program[s]->value[v].name));
+    json_t *j = cap_redact_json(p->redact, withheld);
+    json_decref(withheld);
+    return j;
 }
 
 err_code cap_plan_init(eng_engine *g, const cap_options *o, cap_plan *out, err *e)
@@ -111,12 +154,14 @@ err_code cap_plan_init(eng_engine *g, const cap_options *o, cap_plan *out, err *
     }
     out->main_x = eng_program_find_value(out->program[ENG_STEP_INSERT], "main_x");
     TRY(cap_arm(out->program, o, out->armed, e));
+    out->redact = o->redact;
     bool all_ranks_here = out->end_rank - out->first_rank == out->n_ranks;
-    for (int s = 0; s < CAP_STEPS; s++)
-        for (int32_t v = 0; v < out->program[s]->n_values; v++) {
+    for (int s = 0; s < CAP_STEPS; s++) {
+        for (int32_t v = 0; v < out->program[s]->n_values; v++)
             settle(&out->program[s]->value[v], (eng_step_kind)s, all_ranks_here, &out->armed[s][v]);
-            out->keep[s][v] = keep_of(&out->armed[s][v]);
-        }
+        TRY(hide(out, (eng_step_kind)s, o, all_ranks_here, e));
+        for (int32_t v = 0; v < out->program[s]->n_values; v++) out->keep[s][v] = keep_of(&out->armed[s][v]);
+    }
     return ERR_OK;
 }
 

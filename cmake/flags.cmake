@@ -1,10 +1,16 @@
 # Flags of every target, in one interface library.
 add_library(flags INTERFACE)
+include(CheckCCompilerFlag)
 target_include_directories(flags INTERFACE ${PROJECT_SOURCE_DIR})
 # Sums are written out in the order they are meant; the compiler may not fuse or reorder them.
 set(c_flags -ffp-contract=off -fno-math-errno -fno-common -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes
             -Wno-missing-field-initializers)
 target_compile_options(flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${c_flags}>")
+# gcc 12 forgets a rounding to float when it vectorises two of them in a row: (double)(float)x becomes x.
+check_c_compiler_flag(-fno-tree-slp-vectorize HAVE_NO_TREE_SLP_VECTORIZE)
+if(HAVE_NO_TREE_SLP_VECTORIZE)
+  target_compile_options(flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fno-tree-slp-vectorize>)
+endif()
 if(SPARKTAPE_WERROR)
   target_compile_options(flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Werror>)
 endif()

@@ -41,6 +41,11 @@ typedef struct eng_options {
     const char *bootstrap; /* --bootstrap: this process is one rank of NCCL; NULL: all ranks are here. Borrowed */
     int32_t rank;          /* --rank, with bootstrap */
     int32_t threads;       /* all ranks together; 0: all of the machine */
+    int32_t poison;        /* CPU: 0 none, else 1 or 2 (engine/poison.h). No word, part of no identity: it must change no
+                            * result */
+    struct eng_fault *fault; /* a fault to plant (engine/fault.h); NULL: none. Borrowed */
+    bool lazy;             /* CUDA: eng_open captures no graphs, each is captured when it is first wanted. No word: changes
+                            * no result, so it is part of no identity */
 } eng_options;
 
 /* The command-line words for the above, shared by every command that runs an arm. NULL members mean the default (arm

@@ -100,6 +100,13 @@ const eng_program *eng_bench_program(const eng_bench *b) { return b->program; }
 void *eng_bench_value(eng_bench *b, int32_t value) { return b->step.value[value]; }
 bf16 *eng_bench_ring(eng_bench *b, int32_t i, int32_t stage) { return b->step.ring[i][stage]; }
 
+krn_weight *eng_bench_weight(eng_bench *b, eng_wid id, int32_t stage, int32_t expert)
+{
+    return (krn_weight *)(uintptr_t)eng_rank_weight(b->weights, id, stage, expert); /* the bench's own views */
+}
+
+const eng_extents *eng_bench_extents(const eng_bench *b) { return &b->step.x; }
+
 void eng_bench_positions(eng_bench *b, const int32_t *pos, const int32_t *anchors)
 {
     const eng_program *p = b->program;
@@ -118,6 +125,8 @@ void eng_bench_force_drafts(eng_bench *b, const int32_t *drafts)
     if (drafts) memcpy(b->forced, drafts, n * sizeof *drafts);
     b->step.forced_drafts = drafts ? b->forced : NULL;
 }
+
+const int32_t *eng_bench_forced_drafts(const eng_bench *b) { return b->step.forced_drafts; }
 
 /* Runs an op whose sum is cut, once per rank with the other ranks' columns of the input zeroed, and adds the results as the
  * ranks do. Zeros add nothing to a sum that starts at +0, and a cut falls on whole groups, so a rank's part has its own

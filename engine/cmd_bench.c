@@ -2,18 +2,17 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/cmd_bench.h"
 #include "engine/cmd_common.h"
 #include "engine/commands.h"
-#include "engine/device_bench.h"
-#include "engine/engine.h"
 #include "engine/footprint.h"
 #include "engine/noise.h"
 
-enum { SLOTS = ENG_BATCH_MAX, LIST_MAX = 16, SAMPLES_MAX = 100000 };
+enum { SAMPLES_MAX = 100000 };
 
 typedef struct bench_words {
     eng_option_words run;
-    const char *b, *n_out, *settle;
+    const char *b, *n_out, *rows, *settle;
     int64_t samples;
     bool solo, ops;
 } bench_words;
@@ -33,6 +32,8 @@ static const cli_option OPTIONS[] = {
     { "--combine", "MODE", "exact (default) or fused", CLI_STR, offsetof(bench_words, run.combine) },
     { "--b", "LIST", "slots drafted together (default: 1,2,3,4)", CLI_STR, offsetof(bench_words, b) },
     { "--n-out", "LIST", "drafted positions (default: the block)", CLI_STR, offsetof(bench_words, n_out) },
+    { "--rows", "LIST", "cuda: rows of inserts, timed too (default: 8,16,32,64,128)", CLI_STR,
+      offsetof(bench_words, rows) },
     { "--samples", "N", "timed steps of each shape (default: 200)", CLI_COUNT, offsetof(bench_words, samples) },
     { "--settle", "SECONDS", "steps before the first sample, for clocks to settle (default: 0.5; --bootstrap: N steps)",
       CLI_STR, offsetof(bench_words, settle) },
@@ -40,60 +41,51 @@ static const cli_option OPTIONS[] = {
       offsetof(bench_words, ops) },
 };
 
-typedef struct int_list { int32_t n, item[LIST_MAX]; } int_list;
-
-static err_code parse_list(const char *option, const char *text, int64_t lo, int64_t hi, int_list *out, err *e)
+static err_code parse_list(const char *option, const char *text, int64_t lo, int64_t hi, bench_list *out, err *e)
 {
     char copy[128];
-    *out = (int_list){ 0 };
+    *out = (bench_list){ 0 };
     if (strlen(text) >= sizeof copy)
         return err_set(e, ERR_ARG, "%s: found %zu characters, wanted a short list", option, strlen(text));
     memcpy(copy, text, strlen(text) + 1);
     for (char *save = NULL, *word = strtok_r(copy, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
         int64_t v;
         TRY(cli_int(word, option, lo, hi, &v, e));
-        if (out->n == LIST_MAX) return err_set(e, ERR_ARG, "%s: more than %d numbers", option, LIST_MAX);
+        if (out->n == BENCH_LIST_MAX) return err_set(e, ERR_ARG, "%s: more than %d numbers", option, BENCH_LIST_MAX);
         out->item[out->n++] = (int32_t)v;
     }
     return out->n ? ERR_OK : err_set(e, ERR_ARG, "%s: found no number", option);
 }
 
-/* One arm under measurement. */
-typedef struct bench {
-    const eng_weights *weights;
-    eng_options options;
-    eng_engine *engine;
-    eng_device *device;      /* NULL on the CPU */
-    double copy_bytes_per_s; /* of the card; 0 on the CPU */
-    double settle_s;
-    int32_t samples;
-    int32_t slots[SLOTS], anchors[SLOTS], pos[SLOTS];
-    int32_t *drafts;
-    float *confidence;
-    double *us, *wall_us, *op_us; /* [samples]; op_us: [ops samples][n_ops] */
-    bool json;
-} bench;
+static uint64_t taps_key(uint64_t seed) { return eng_noise_key(1, "bench taps") + seed; }
+
+void bench_taps(const bench *b, uint64_t seed, int32_t rows, bf16 *taps)
+{
+    const eng_config *c = eng_config_of(b->engine);
+    const float *normals = eng_noise_normals();
+    uint64_t key = taps_key(seed);
+    int64_t n = (int64_t)rows * c->n_taps * c->dim;
+    for (int64_t i = 0; i < n; i++)
+        taps[i] = bf16_from_f32(30.0f * eng_noise_normal(normals, eng_noise_bits(key, (uint64_t)i)));
+}
 
 /* Full windows in every slot, each ending at another place of the ring. */
 static err_code fill_slots(bench *b, err *e)
 {
     const eng_config *c = eng_config_of(b->engine);
-    const float *normals = eng_noise_normals();
     int64_t width = (int64_t)c->n_taps * c->dim;
-    int32_t rows_max = c->window + 8 * SLOTS;
+    int32_t rows_max = c->window + 8 * BENCH_SLOTS;
     bf16 *taps = mem_alloc((size_t)(rows_max * width), sizeof *taps);
     int32_t *pos = mem_alloc((size_t)rows_max, sizeof *pos);
     err_code rc = taps && pos ? ERR_OK : err_set(e, ERR_NOMEM, "bench: no memory for %d rows", rows_max);
-    for (int32_t s = 0; s < SLOTS && rc == ERR_OK; s++) {
-        uint64_t key = eng_noise_key(1, "bench taps") + (uint64_t)s;
+    for (int32_t s = 0; s < BENCH_SLOTS && rc == ERR_OK; s++) {
         int32_t rows = c->window + 7 * s + 3;
-        for (int64_t i = 0; i < rows * width; i++)
-            taps[i] = bf16_from_f32(30.0f * eng_noise_normal(normals, eng_noise_bits(key, (uint64_t)i)));
+        bench_taps(b, (uint64_t)s, rows, taps);
         for (int32_t r = 0; r < rows; r++) pos[r] = r;
         rc = eng_insert(b->engine, s, taps, pos, rows, NULL, e);
         b->slots[s] = s;
         b->pos[s] = rows - 1;
-        b->anchors[s] = (int32_t)(eng_noise_bits(key, 1u << 20) % (uint64_t)c->vocab);
+        b->anchors[s] = (int32_t)(eng_noise_bits(taps_key((uint64_t)s), 1u << 20) % (uint64_t)c->vocab);
     }
     free(taps);
     free(pos);
@@ -126,13 +118,14 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of sorted samples, by the nearest rank. */
-static double quantile(const double *sorted, int32_t n, double q)
+void bench_sort(double *samples, int32_t n) { qsort(samples, (size_t)n, sizeof *samples, ascending); }
+
+double bench_quantile(const double *sorted, int32_t n, double q)
 {
     return sorted[(int32_t)ceil(q * n) > 0 ? (int32_t)ceil(q * n) - 1 : 0];
 }
 
-static err_code draft(bench *b, int32_t batch, int32_t n_out, const eng_tap *tap, err *e)
+err_code bench_draft(bench *b, int32_t batch, int32_t n_out, const eng_tap *tap, err *e)
 {
     return eng_draft(b->engine, batch, b->slots, b->anchors, b->pos, n_out, b->drafts, b->confidence, tap, e);
 }
@@ -142,7 +135,7 @@ static err_code settle(bench *b, int32_t batch, int32_t n_out, err *e)
 {
     uint64_t until = clock_ns() + (uint64_t)(b->settle_s * 1e9);
     for (int32_t i = 0; b->options.bootstrap ? i < b->samples : clock_ns() < until; i++)
-        TRY(draft(b, batch, n_out, NULL, e));
+        TRY(bench_draft(b, batch, n_out, NULL, e));
     return ERR_OK;
 }
 
@@ -151,12 +144,12 @@ static err_code sample(bench *b, int32_t batch, int32_t n_out, err *e)
     TRY(settle(b, batch, n_out, e));
     for (int32_t i = 0; i < b->samples; i++) {
         uint64_t start = clock_ns();
-        TRY(draft(b, batch, n_out, NULL, e));
+        TRY(bench_draft(b, batch, n_out, NULL, e));
         b->wall_us[i] = (double)(clock_ns() - start) * 1e-3;
         b->us[i] = b->device ? eng_device_step_us(b->device) : b->wall_us[i];
     }
-    qsort(b->us, (size_t)b->samples, sizeof *b->us, ascending);
-    qsort(b->wall_us, (size_t)b->samples, sizeof *b->wall_us, ascending);
+    bench_sort(b->us, b->samples);
+    bench_sort(b->wall_us, b->samples);
     return ERR_OK;
 }
 
@@ -166,13 +159,13 @@ static err_code run_shape(bench *b, int32_t batch, int32_t n_out, err *e)
     used u = { .rank = b->options.bootstrap ? b->options.rank : 0 };
     eng_tap tap = { count_experts, &u };
     int32_t total = 0;
-    TRY(draft(b, batch, n_out, &tap, e));
+    TRY(bench_draft(b, batch, n_out, &tap, e));
     TRY(sample(b, batch, n_out, e));
     for (int32_t k = 0; k < c->n_stages; k++) total += u.stages[k];
     double bytes = b->device ? (double)eng_device_draft_bytes(b->device, n_out, u.stages) : 0;
-    double floor_us = b->device ? bytes / b->copy_bytes_per_s * 1e6 : 0, p50 = quantile(b->us, b->samples, 0.5);
-    double p10 = quantile(b->us, b->samples, 0.1), p90 = quantile(b->us, b->samples, 0.9);
-    double wall = quantile(b->wall_us, b->samples, 0.5);
+    double floor_us = b->device ? bytes / b->copy_bytes_per_s * 1e6 : 0, p50 = bench_quantile(b->us, b->samples, 0.5);
+    double p10 = bench_quantile(b->us, b->samples, 0.1), p90 = bench_quantile(b->us, b->samples, 0.9);
+    double wall = bench_quantile(b->wall_us, b->samples, 0.5);
     if (!b->json) {
         printf("%-20s %d %5d %7d %9.1f %9.1f %9.1f %9.1f", b->options.arm->name, batch, n_out, total, p10, p50, p90, wall);
         if (b->device) printf(" %9.1f %8.1f %6.2f", bytes / 1e6, floor_us, p50 / floor_us);
@@ -195,28 +188,34 @@ static err_code run_shape(bench *b, int32_t batch, int32_t n_out, err *e)
 
 /* ---- ops ---- */
 
-static err_code run_ops(bench *b, int32_t batch, int32_t n_out, err *e)
+err_code bench_ops(bench *b, eng_step_kind step, const char *key, int32_t value, int32_t n_out, bench_profile_fn profile,
+                   err *e)
 {
-    enum { OP_SAMPLES = 21 };
-    const eng_program *p = eng_program_of(b->engine, ENG_STEP_DRAFT);
-    eng_device_draft in = { batch, n_out, b->slots, b->anchors, b->pos };
+    enum { OP_SAMPLES = BENCH_OP_SAMPLES };
+    const eng_program *p = eng_program_of(b->engine, step);
     double all[OP_SAMPLES], sum = 0;
     b->op_us = mem_alloc((size_t)p->n_ops * OP_SAMPLES, sizeof *b->op_us);
     if (!b->op_us) return err_set(e, ERR_NOMEM, "bench: no memory for %d ops", p->n_ops);
-    for (int s = 0; s < OP_SAMPLES; s++) TRY(eng_device_profile(b->device, &in, b->op_us + (int64_t)s * p->n_ops, e));
+    for (int s = 0; s < OP_SAMPLES; s++) TRY(profile(b, value, n_out, b->op_us + (int64_t)s * p->n_ops, e));
     for (int32_t i = 0; i < p->n_ops; i++) {
         for (int s = 0; s < OP_SAMPLES; s++) all[s] = b->op_us[(int64_t)s * p->n_ops + i];
-        qsort(all, OP_SAMPLES, sizeof *all, ascending);
-        double us = quantile(all, OP_SAMPLES, 0.5);
+        bench_sort(all, OP_SAMPLES);
+        double us = bench_quantile(all, OP_SAMPLES, 0.5);
         sum += us;
         if (!b->json) printf("  %-28s %-16s %8.1f us\n", p->op[i].name, eng_kind_name(p->op[i].kind), us);
-        else printf("{\"schema\": %d, \"arm\": \"%s\", \"b\": %d, \"op\": \"%s\", \"kind\": \"%s\", \"p50_us\": %.2f}\n",
-                    CMD_SCHEMA, b->options.arm->name, batch, p->op[i].name, eng_kind_name(p->op[i].kind), us);
+        else printf("{\"schema\": %d, \"arm\": \"%s\", \"%s\": %d, \"op\": \"%s\", \"kind\": \"%s\", \"p50_us\": %.2f}\n",
+                    CMD_SCHEMA, b->options.arm->name, key, value, p->op[i].name, eng_kind_name(p->op[i].kind), us);
     }
     if (!b->json) printf("  %-28s %-16s %8.1f us\n", "all ops, one after another", "", sum);
     free(b->op_us);
     b->op_us = NULL;
     return ERR_OK;
+}
+
+static err_code profile_draft(bench *b, int32_t batch, int32_t n_out, double *us, err *e)
+{
+    eng_device_draft in = { batch, n_out, b->slots, b->anchors, b->pos };
+    return eng_device_profile(b->device, &in, us, e);
 }
 
 /* ---- memory ---- */
@@ -231,7 +230,7 @@ static err_code report_memory(const bench *b, err *e)
         { ENG_PART_MARKOV, { ENG_FOOT_MARKOV_EMBED, ENG_FOOT_MARKOV_HEAD }, "markov" },
     };
     eng_footprint plan;
-    eng_footprint_for f = { .n_ranks = b->options.n_ranks, .positions = 327680, .slots = SLOTS };
+    eng_footprint_for f = { .n_ranks = b->options.n_ranks, .positions = 327680, .slots = BENCH_SLOTS };
     TRY(eng_footprint_of(eng_config_of(b->engine), b->options.arm, &f, 0, &plan, e));
     for (size_t i = 0; i < COUNT_OF(ROWS); i++) {
         double planned = (double)plan.bytes[ROWS[i].foot[0]];
@@ -251,15 +250,16 @@ static err_code report_memory(const bench *b, err *e)
     return ERR_OK;
 }
 
-static err_code run_arm(bench *b, const int_list *batches, const int_list *n_outs, bool ops, bool quiet, err *e)
+static err_code run_arm(bench *b, const bench_list *batches, const bench_list *n_outs, const bench_list *rows, bool ops,
+                        bool quiet, err *e)
 {
     const eng_config *c = eng_weights_config(b->weights);
     uint64_t start = clock_ns();
-    TRY(eng_open(b->weights, &b->options, SLOTS, ENG_LEVEL_V1, quiet, &b->engine, e));
+    TRY(eng_open(b->weights, &b->options, BENCH_SLOTS, ENG_LEVEL_V1, quiet, &b->engine, e));
     double load_s = (double)(clock_ns() - start) * 1e-9;
     b->device = eng_device_of(b->engine, 0);
-    b->drafts = mem_alloc((size_t)SLOTS * (size_t)c->block, sizeof *b->drafts);
-    b->confidence = mem_alloc((size_t)SLOTS * (size_t)c->block, sizeof *b->confidence);
+    b->drafts = mem_alloc((size_t)BENCH_SLOTS * (size_t)c->block, sizeof *b->drafts);
+    b->confidence = mem_alloc((size_t)BENCH_SLOTS * (size_t)c->block, sizeof *b->confidence);
     b->us = mem_alloc((size_t)b->samples, sizeof *b->us);
     b->wall_us = mem_alloc((size_t)b->samples, sizeof *b->wall_us);
     if (!b->drafts || !b->confidence || !b->us || !b->wall_us) return err_set(e, ERR_NOMEM, "bench: no memory");
@@ -275,9 +275,11 @@ static err_code run_arm(bench *b, const int_list *batches, const int_list *n_out
     }
     for (int32_t i = 0; i < batches->n; i++)
         for (int32_t k = 0; k < n_outs->n; k++) TRY(run_shape(b, batches->item[i], n_outs->item[k], e));
-    if (b->device && ops)
-        for (int32_t i = 0; i < batches->n; i++) TRY(run_ops(b, batches->item[i], n_outs->item[0], e));
-    return b->device ? report_memory(b, e) : ERR_OK;
+    if (!b->device) return ERR_OK;
+    for (int32_t i = 0; i < batches->n && ops; i++)
+        TRY(bench_ops(b, ENG_STEP_DRAFT, "b", batches->item[i], n_outs->item[0], profile_draft, e));
+    TRY(bench_inserts(b, rows, n_outs->item[0], ops, e));
+    return report_memory(b, e);
 }
 
 static void bench_fini(bench *b)
@@ -294,8 +296,8 @@ static void bench_fini(bench *b)
 static err_code check_words(const bench_words *words, err *e)
 {
     bool cuda = words->run.backend && strcmp(words->run.backend, eng_backend_name(ENG_BACKEND_CUDA)) == 0;
-    if ((words->solo || words->ops) && !cuda)
-        return err_set(e, ERR_ARG, "%s: only for --backend cuda", words->solo ? "--solo" : "--ops");
+    if ((words->solo || words->ops || words->rows) && !cuda)
+        return err_set(e, ERR_ARG, "%s: only for --backend cuda", words->solo ? "--solo" : words->ops ? "--ops" : "--rows");
     if (words->solo && (words->run.comm || words->run.bootstrap))
         return err_set(e, ERR_ARG, "--solo: ranks do not meet, wanted no %s", words->run.comm ? "--comm" : "--bootstrap");
     return ERR_OK;
@@ -306,7 +308,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     bench_words words = { .run = { .mode = "graph" }, .b = "1,2,3,4", .settle = "0.5", .samples = 200 };
     cli_common common;
     cli_args args;
-    int_list batches, n_outs;
+    bench_list batches, n_outs, rows;
     (void)exit_status;
     TRY(cli_parse(self, argc, argv, &words, &common, &args, e));
     if (common.help) {
@@ -321,6 +323,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     if (words.samples > SAMPLES_MAX)
         return err_set(e, ERR_ARG, "--samples: found %lld, wanted at most %d", (long long)words.samples, SAMPLES_MAX);
     TRY(parse_list("--b", words.b, 1, ENG_BATCH_MAX, &batches, e));
+    TRY(parse_list("--rows", words.rows ? words.rows : "8,16,32,64,128", 1, ENG_INSERT_ROWS_MAX, &rows, e));
     char arms[256];
     const char *list = words.run.arm ? words.run.arm : "native-packed";
     if (strlen(list) >= sizeof arms)
@@ -339,7 +342,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         if (words.solo) words.run.comm = eng_comm_name(ENG_COMM_EMULATED); /* checked as one card, then run as one rank */
         rc = eng_options_parse(&words.run, common.threads, &b.options, e);
         if (words.solo) b.options.comm = ENG_COMM_SOLO;
-        if (rc == ERR_OK) rc = run_arm(&b, &batches, &n_outs, words.ops, common.quiet, e);
+        if (rc == ERR_OK) rc = run_arm(&b, &batches, &n_outs, &rows, words.ops, common.quiet, e);
         bench_fini(&b);
     }
     eng_weights_close(w);

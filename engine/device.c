@@ -48,7 +48,9 @@ static err_code open_values(eng_device *d, eng_device_rank *k, eng_step_kind ste
     eng_extents max = eng_extents_of(&d->config, rows, step == ENG_STEP_INSERT ? 1 : ENG_BATCH_MAX, d->config.block);
     eng_plan plan;
     TRY(eng_plan_make(p, &max, k->rank, d->n_ranks, ENG_LEVEL_HIDDEN, &plan, e));
-    k->offset[step] = plan.offset;
+    k->offset[step] = plan.offset; /* the rest of the plan is for poison, which no device has */
+    free(plan.room);
+    free(plan.last);
     k->value[step] = mem_alloc((size_t)p->n_values, sizeof *k->value[step]);
     if (!k->value[step]) return err_set(e, ERR_NOMEM, "device: no memory for %d values", p->n_values);
     TRY(take(d, plan.bytes, &k->arena[step], e));
@@ -62,9 +64,11 @@ static err_code open_values(eng_device *d, eng_device_rank *k, eng_step_kind ste
 static void bind_inputs(eng_device *d, eng_device_rank *k)
 {
     const eng_program *insert = d->program[ENG_STEP_INSERT], *draft = d->program[ENG_STEP_DRAFT];
-    k->value[ENG_STEP_INSERT][eng_program_find_value(insert, "pos")] = d->inputs + ENG_DEVICE_IN_POS;
-    k->value[ENG_STEP_DRAFT][eng_program_find_value(draft, "draft.anchor")] = d->inputs + ENG_DEVICE_IN_ANCHOR;
-    k->value[ENG_STEP_DRAFT][eng_program_find_value(draft, "draft.pos")] = d->inputs + ENG_DEVICE_IN_LAST;
+    int32_t *of_insert = d->inputs[ENG_STEP_INSERT], *of_draft = d->inputs[ENG_STEP_DRAFT];
+    k->value[ENG_STEP_INSERT][eng_program_find_value(insert, "pos")] = of_insert + ENG_DEVICE_IN_POS;
+    k->value[ENG_STEP_INSERT][d->taps] = (uint8_t *)of_insert + ENG_DEVICE_IN_BYTES;
+    k->value[ENG_STEP_DRAFT][eng_program_find_value(draft, "draft.anchor")] = of_draft + ENG_DEVICE_IN_ANCHOR;
+    k->value[ENG_STEP_DRAFT][eng_program_find_value(draft, "draft.pos")] = of_draft + ENG_DEVICE_IN_LAST;
 }
 
 static err_code open_rank(eng_device *d, const eng_device_setup *setup, eng_device_rank *k, err *e)
@@ -85,6 +89,10 @@ static err_code open_streams(eng_device *d, err *e)
 {
     for (int l = 0; l < ENG_DEVICE_LANES; l++) TRY(krn_stream_open(&d->lane[l], e));
     TRY(krn_stream_open(&d->side, e));
+    d->stream[ENG_STEP_DRAFT] = d->lane[0];
+    TRY(krn_stream_open(&d->stream[ENG_STEP_INSERT], e));
+    TRY(krn_event_open(false, &d->written, e));
+    TRY(krn_event_open(false, &d->read, e));
     TRY(krn_event_open(false, &d->fork, e));
     for (int l = 0; l <= ENG_DEVICE_LANES; l++) TRY(krn_event_open(false, &d->joined[l], e));
     for (int i = 0; i < 2; i++) TRY(krn_event_open(false, &d->taken[i], e));
@@ -100,13 +108,12 @@ static err_code open_group(eng_device *d, const eng_device_setup *setup, err *e)
     const eng_config *c = &d->config;
     TRY(krn_device_use(d->device, e));
     TRY(open_streams(d, e));
-    uint64_t input_bytes = ENG_DEVICE_IN_COUNT * sizeof(int32_t);
     uint64_t rows_bytes = (uint64_t)ENG_INSERT_ROWS_MAX * (uint64_t)c->n_taps * (uint64_t)c->dim * sizeof(bf16);
-    TRY(take(d, input_bytes, (void **)&d->inputs, e));
+    TRY(take(d, ENG_DEVICE_IN_BYTES + rows_bytes, (void **)&d->inputs[ENG_STEP_INSERT], e));
+    TRY(take(d, ENG_DEVICE_IN_BYTES, (void **)&d->inputs[ENG_STEP_DRAFT], e));
     TRY(krn_pinned_alloc(sizeof *d->mark, (void **)&d->mark, e));
     for (int i = 0; i < 2; i++) {
-        TRY(krn_pinned_alloc(input_bytes, (void **)&d->inputs_host[i], e));
-        TRY(krn_pinned_alloc(rows_bytes, (void **)&d->rows_host[i], e));
+        TRY(krn_pinned_alloc(ENG_DEVICE_IN_BYTES + rows_bytes, (void **)&d->host[i], e));
         TRY(take(d, sizeof(krn_best) * KRN_MARKOV_PARTS * ENG_BATCH_MAX * (uint64_t)d->n_ranks, (void **)&d->best[i], e));
     }
     TRY(take(d, sizeof(float) * (uint64_t)c->rope_dim / 2, (void **)&d->rope_freq, e));
@@ -149,6 +156,7 @@ err_code eng_device_open_all(const eng_device_setup *setup, eng_device **out, er
                            .config = *eng_weights_config(setup->files), .options = *o, .retain = setup->retain,
                            .comm = comm[g], .deadline_ns = COMM_DEADLINE_NS,
                            .program = { setup->program[0], setup->program[1] },
+                           .taps = eng_program_find_value(setup->program[ENG_STEP_INSERT], "taps"),
                            .drafts = eng_program_find_value(setup->program[ENG_STEP_DRAFT], "drafts"),
                            .confidence = eng_program_find_value(setup->program[ENG_STEP_DRAFT], "confidence") };
         comm[g] = NULL;
@@ -183,8 +191,8 @@ void eng_device_close(eng_device *d)
     if (!d) return;
     if (krn_device_use(d->device, &ignored) != ERR_OK) return;
     /* An insert may still run. Whatever the device says to that now, the memory goes. */
-    if (d->failed == ERR_OK) last = krn_stream_wait(d->lane[0], CLOSE_DEADLINE_NS, &done, &ignored);
-    (void)last;
+    for (int step = 0; step < 2 && d->failed == ERR_OK && last == ERR_OK; step++)
+        if (d->stream[step]) last = krn_stream_wait(d->stream[step], CLOSE_DEADLINE_NS, &done, &ignored);
     for (int b = 0; b < ENG_BATCH_MAX; b++)
         for (int n = 0; n < ENG_BLOCK_MAX; n++) krn_graph_close(d->draft[b][n].graph);
     for (int b = 0; b < ENG_DEVICE_BUCKETS; b++) krn_graph_close(d->insert[b].graph);
@@ -198,17 +206,19 @@ void eng_device_close(eng_device *d)
     for (int l = 0; l < ENG_DEVICE_LANES; l++) krn_stream_close(d->lane[l]);
     for (int l = 0; l <= ENG_DEVICE_LANES; l++) krn_event_close(d->joined[l]);
     krn_stream_close(d->side);
+    krn_stream_close(d->stream[ENG_STEP_INSERT]);
+    krn_event_close(d->written);
+    krn_event_close(d->read);
     krn_event_close(d->fork);
     krn_event_close(d->started);
     krn_event_close(d->ended);
     krn_event_close(d->answered);
     krn_device_free(d->rope_freq);
-    krn_device_free(d->inputs);
     for (int i = 0; i < 2; i++) {
         krn_event_close(d->taken[i]);
         krn_device_free(d->best[i]);
-        krn_pinned_free(d->inputs_host[i]);
-        krn_pinned_free(d->rows_host[i]);
+        krn_device_free(d->inputs[i]);
+        krn_pinned_free(d->host[i]);
     }
     krn_pinned_free(d->mark);
     free(d);

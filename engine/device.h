@@ -39,13 +39,16 @@ MUST_USE err_code eng_device_check(const eng_options *o, err *e);
 MUST_USE err_code eng_device_open_all(const eng_device_setup *setup, eng_device **out, err *e);
 void eng_device_close(eng_device *d); /* NULL is a no-op */
 
-/* Captures the graphs of every draft (batch 1..4, n_out block-1 and block) and insert bucket. Called on the thread of each
- * group, all groups at once, since the ranks meet while they capture. Eager mode: nothing to do. */
-MUST_USE err_code eng_device_prewarm(eng_device *d, err *e);
+/* Captures the graphs of drafts of up to batch slots (n_out block-1 and block) and of inserts of up to rows rows, those
+ * that are not there yet: *n_new of them. The first call also loads every kernel and connects the ranks, whatever it asks
+ * for. Called on the thread of each group, all groups at once, since the ranks meet while they capture. No window changes.
+ * Eager mode: nothing to do. */
+MUST_USE err_code eng_device_prewarm(eng_device *d, int32_t batch, int32_t rows, int32_t *n_new, err *e);
 
 /* One step, on the group's own thread, all groups at once. x: the rows of value `at` (taps or main_x) that ops from
  * first_op on start from. A draft returns when its answer is here, and what is to be shown was shown; what a shot keeps may
- * still be under way. An insert that nobody is shown returns at once: what goes wrong with it fails the next step.
+ * still be under way. An insert that nobody is shown returns at once: what goes wrong with it fails the next step. A draft
+ * that follows it does not wait for it before it reads windows.
  * ERR_COMM: a collective did not finish in time; the message names rank, op and wait, and the device is of no further
  * use. */
 typedef struct eng_device_insert {
@@ -74,7 +77,8 @@ MUST_USE err_code eng_device_restore(eng_device *d, int32_t slot, int32_t stage,
 void eng_device_set_deadline(eng_device *d, uint64_t deadline_ns);
 uint64_t eng_device_bytes(const eng_device *d);   /* device memory it holds */
 /* Kernels launched by the last eager step; by the capture of a draft's graph; kernel nodes and all nodes of that graph (0:
- * not captured). Captured launches and kernel nodes are equal, unless something escaped the capture or NCCL added its own.
+ * not captured). Captured launches and kernel nodes are equal, unless something escaped the capture or NCCL added its own;
+ * the one node more is the wait for the windows.
  * An eager step launches more: it has no fused units. */
 typedef struct eng_device_counts {
     int64_t eager_launches, captured_launches, graph_kernels, graph_nodes;

@@ -23,9 +23,9 @@ static uint64_t expert_bytes(const krn_expert_bank *b)
     return b->format == KRN_W_FP4 ? elems / 2 + elems / GROUP : elems * sizeof(bf16);
 }
 
-uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_t *experts_used)
+static uint64_t step_bytes(const eng_device *d, eng_step_kind step, int32_t n_out, const int32_t *experts_used)
 {
-    const eng_program *p = d->program[ENG_STEP_DRAFT];
+    const eng_program *p = d->program[step];
     const eng_device_rank *k = &d->rank[0];
     uint64_t bytes = 0;
     for (int32_t i = 0; i < p->n_ops; i++) {
@@ -40,6 +40,13 @@ uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_
     }
     return bytes;
 }
+
+uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_t *experts_used)
+{
+    return step_bytes(d, ENG_STEP_DRAFT, n_out, experts_used);
+}
+
+uint64_t eng_device_insert_bytes(const eng_device *d) { return step_bytes(d, ENG_STEP_INSERT, 0, NULL); }
 
 uint64_t eng_device_part_bytes(const eng_device *d, eng_part part)
 {
@@ -69,33 +76,46 @@ err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err *e)
     return rc;
 }
 
-static err_code profile(eng_device *d, const eng_device_draft *in, krn_event *at, double *us, err *e)
+static err_code time_ops(const eng_device_run *r, krn_event *at, double *us, err *e)
 {
     enum { HEAD_START_US = 6000 }; /* longer than the host needs to put the whole step on the stream */
-    eng_device_run r = { d, d->program[ENG_STEP_DRAFT], eng_extents_of(&d->config, in->batch * d->config.block, in->batch,
-                                                                      in->n_out) };
+    krn_stream s = r->d->stream[r->program->step];
     bool done;
-    TRY(krn_delay(HEAD_START_US, d->lane[0], e));
-    TRY(krn_event_record(at[0], d->lane[0], e));
-    for (int32_t i = 0; i < r.program->n_ops; i++) {
-        TRY(eng_device_launch_op(&r, i, d->lane[0], e));
-        TRY(krn_event_record(at[i + 1], d->lane[0], e));
+    TRY(krn_delay(HEAD_START_US, s, e));
+    TRY(krn_event_record(at[0], s, e));
+    for (int32_t i = 0; i < r->program->n_ops; i++) {
+        TRY(eng_device_launch_op(r, i, s, e));
+        TRY(krn_event_record(at[i + 1], s, e));
     }
-    TRY(krn_stream_wait(d->lane[0], 0, &done, e));
-    for (int32_t i = 0; i < r.program->n_ops; i++) TRY(krn_event_elapsed_us(at[i], at[i + 1], &us[i], e));
+    TRY(krn_stream_wait(s, 0, &done, e));
+    for (int32_t i = 0; i < r->program->n_ops; i++) TRY(krn_event_elapsed_us(at[i], at[i + 1], &us[i], e));
     return ERR_OK;
+}
+
+static err_code profile(const eng_device_run *r, double *us, err *e)
+{
+    int32_t n = r->program->n_ops + 1;
+    krn_event *at = mem_alloc((size_t)n, sizeof *at);
+    err_code rc = at ? ERR_OK : err_set(e, ERR_NOMEM, "bench: no memory for %d events", n);
+    for (int32_t i = 0; i < n && rc == ERR_OK; i++) rc = krn_event_open(true, &at[i], e);
+    if (rc == ERR_OK) rc = time_ops(r, at, us, e);
+    for (int32_t i = 0; at && i < n; i++) krn_event_close(at[i]);
+    free(at);
+    return rc;
 }
 
 err_code eng_device_profile(eng_device *d, const eng_device_draft *in, double *us, err *e)
 {
-    int32_t n = d->program[ENG_STEP_DRAFT]->n_ops + 1;
-    krn_event *at = mem_alloc((size_t)n, sizeof *at);
-    err_code rc = at ? ERR_OK : err_set(e, ERR_NOMEM, "bench: no memory for %d events", n);
-    for (int32_t i = 0; i < n && rc == ERR_OK; i++) rc = krn_event_open(true, &at[i], e);
+    eng_device_run r = { d, d->program[ENG_STEP_DRAFT], eng_extents_of(&d->config, in->batch * d->config.block, in->batch,
+                                                                      in->n_out) };
     /* The ordinary step first: it brings the inputs to the device and loads every kernel. */
-    if (rc == ERR_OK) rc = eng_device_run_draft(d, in, NULL, e);
-    if (rc == ERR_OK) rc = profile(d, in, at, us, e);
-    for (int32_t i = 0; at && i < n; i++) krn_event_close(at[i]);
-    free(at);
-    return rc;
+    TRY(eng_device_run_draft(d, in, NULL, e));
+    return profile(&r, us, e);
+}
+
+err_code eng_device_profile_insert(eng_device *d, int32_t rows, double *us, err *e)
+{
+    eng_device_run r = { d, d->program[ENG_STEP_INSERT], eng_extents_of(&d->config, rows, 1, 1) };
+    TRY(krn_device_use(d->device, e));
+    return profile(&r, us, e);
 }

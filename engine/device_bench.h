@@ -8,6 +8,8 @@
  * mHC projections once, experts_used[stage] routed experts a stage, the Markov head once a position. Rows of embeddings,
  * windows and values are left out: they are small, and the figure is a floor. */
 uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_t *experts_used);
+/* The same of an insert, of any number of rows. */
+uint64_t eng_device_insert_bytes(const eng_device *d);
 /* Bytes of weights of one part on the group's first rank, as loaded. */
 uint64_t eng_device_part_bytes(const eng_device *d, eng_part part);
 /* Read plus write speed of the best of several large copies on the card. ERR_DEVICE, ERR_NOMEM. */
@@ -16,5 +18,8 @@ MUST_USE err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err 
  * ranks of an op together. The host runs ahead, so launch time on the host is in none of them; an event's own time, about
  * a microsecond, is in all. */
 MUST_USE err_code eng_device_profile(eng_device *d, const eng_device_draft *in, double *us, err *e);
+/* The same of an insert that was run before: its ops once more, on the rows and positions that it left on the device, so
+ * that no window changes. us [n_ops] of the insert program. */
+MUST_USE err_code eng_device_profile_insert(eng_device *d, int32_t rows, double *us, err *e);
 
 #endif

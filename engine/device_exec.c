@@ -182,16 +182,21 @@ err_code eng_device_launch_op(const eng_device_run *r, int32_t i, krn_stream s, 
 err_code eng_device_launch(const eng_device_run *r, int32_t first, err *e)
 {
     eng_device *d = r->d;
+    eng_step_kind step = r->program->step;
+    krn_stream s = d->stream[step];
     int64_t before = krn_launch_count();
-    err_code rc = krn_event_record(d->started, d->lane[0], e);
+    if (step == ENG_STEP_DRAFT) TRY(krn_event_follow(d->written, s, e));
+    err_code rc = krn_event_record(d->started, s, e);
     hot_begin();
     for (int32_t i = first; i < r->program->n_ops && rc == ERR_OK; i++) {
-        if (meets(&r->program->op[i]) && d->comm) rc = krn_mark(d->mark, i, d->lane[0], e);
-        if (rc == ERR_OK) rc = eng_device_launch_op(r, i, d->lane[0], e);
+        if (meets(&r->program->op[i]) && d->comm) rc = krn_mark(d->mark, i, s, e);
+        if (rc == ERR_OK) rc = eng_device_launch_op(r, i, s, e);
     }
     hot_end();
     d->launches = krn_launch_count() - before;
-    return rc == ERR_OK ? krn_event_record(d->ended, d->lane[0], e) : rc;
+    TRY(rc);
+    TRY(krn_event_record(d->ended, s, e));
+    return step == ENG_STEP_INSERT ? krn_event_record(d->written, s, e) : ERR_OK;
 }
 
 /* ---- capture ---- */
@@ -225,11 +230,25 @@ static err_code follow(const eng_device_run *r, const eng_device_unit *u, const 
     return ERR_OK;
 }
 
+/* The first of a draft's units that reads a window. The later ones need what it makes. -1: none, an insert's. */
+static int32_t first_reader(const eng_device *d, eng_step_kind step)
+{
+    const eng_program *p = d->program[step];
+    for (int32_t i = 0; i < d->n_units[step]; i++)
+        for (int32_t n = 0; n < d->unit[step][i].n; n++) {
+            const eng_op *op = &p->op[d->unit[step][i].op[n]];
+            for (int32_t k = 0; k < op->n_in; k++)
+                if (p->value[op->in[k]].state) return i;
+        }
+    return -1;
+}
+
 static err_code put_graph(const eng_device_run *r, err *e)
 {
     eng_device *d = r->d;
     eng_step_kind step = r->program->step;
     const eng_device_unit *meeting = NULL;
+    int32_t reader = first_reader(d, step);
     TRY(krn_event_record(d->fork, d->lane[0], e));
     for (int l = 1; l < ENG_DEVICE_LANES; l++) TRY(krn_event_follow(d->fork, d->lane[l], e));
     TRY(krn_event_follow(d->fork, d->side, e));
@@ -238,6 +257,7 @@ static err_code put_graph(const eng_device_run *r, err *e)
         krn_stream lane = d->lane[u->lane];
         bool meet = meets(&r->program->op[u->op[0]]);
         TRY(follow(r, u, meeting, e));
+        if (i == reader) TRY(krn_event_follow_outside(d->written, lane, e));
         if (meet && d->comm) { /* beside the collective, so that it costs no time */
             krn_event reached = d->joined[ENG_DEVICE_LANES];
             TRY(krn_event_record(reached, lane, e));

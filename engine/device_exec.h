@@ -9,9 +9,12 @@
 #include "kernels/argmax.h"
 
 enum { ENG_DEVICE_LANES = 4, ENG_DEVICE_BUCKETS = 5, ENG_DEVICE_UNIT_OPS = 4 };
-/* The step's small inputs, one copy: positions of an insert's rows, or a draft's anchors and last positions; then slots. */
+/* A step's small inputs: positions of an insert's rows, or a draft's anchors and last positions; then slots. An insert's
+ * rows follow at ENG_DEVICE_IN_BYTES, so that one copy brings all of it. */
 enum { ENG_DEVICE_IN_POS = 0, ENG_DEVICE_IN_ANCHOR = 0, ENG_DEVICE_IN_LAST = ENG_BATCH_MAX,
-       ENG_DEVICE_IN_SLOT = ENG_INSERT_ROWS_MAX, ENG_DEVICE_IN_COUNT = ENG_INSERT_ROWS_MAX + ENG_BATCH_MAX };
+       ENG_DEVICE_IN_SLOT = ENG_INSERT_ROWS_MAX, ENG_DEVICE_IN_COUNT = ENG_INSERT_ROWS_MAX + ENG_BATCH_MAX,
+       ENG_DEVICE_IN_BYTES = 1024 };
+_Static_assert(ENG_DEVICE_IN_COUNT * sizeof(int32_t) <= ENG_DEVICE_IN_BYTES, "a step's small inputs have room");
 
 typedef struct eng_device_run eng_device_run;
 typedef struct eng_device_rank eng_device_rank;
@@ -51,17 +54,23 @@ struct eng_device {
     eng_options options;
     eng_level retain;
     const eng_program *program[2];
+    int32_t taps;               /* value of the insert: its rows */
     int32_t drafts, confidence; /* values of the draft: its answer */
     eng_device_comm *comm; /* NULL: one rank */
     float *rope_freq;
-    int32_t *inputs;       /* device: [ENG_DEVICE_IN_COUNT] */
+    int32_t *inputs[2];    /* device, by eng_step_kind: [ENG_DEVICE_IN_COUNT]; an insert's rows behind */
     /* Inserts are not waited for: two sets of what the host fills take turns, each free again once it was taken. */
-    int32_t *inputs_host[2]; /* pinned image of inputs */
-    bf16 *rows_host[2];      /* pinned: the rows of an insert */
+    uint8_t *host[2];      /* pinned image of an insert's inputs and rows, or of a draft's inputs */
     krn_event taken[2];
-    int32_t turn;            /* the set of this step */
+    int32_t turn;          /* the set of this step */
     krn_best *best[2];     /* [n_ranks][batch][KRN_MARKOV_PARTS]: candidates for a token, of even and odd positions */
     krn_stream lane[ENG_DEVICE_LANES], side;
+    /* Drafts run on lane 0. What writes windows, inserts above all, has a stream of its own, so that a draft need not wait
+     * for it before it reads one: stream[], by eng_step_kind. */
+    krn_stream stream[2];
+    krn_event written;     /* of that stream: windows are as the calls so far left them */
+    krn_event read;        /* of lane 0: the last draft whose windows a shot keeps has been kept */
+    bool reading;          /* read was recorded, and stream[ENG_STEP_INSERT] does not follow it yet */
     eng_device_unit *unit[2]; /* [n_units], in the order in which they are captured */
     int32_t n_units[2];
     int32_t *unit_of[2];   /* [n_ops] */
@@ -74,6 +83,7 @@ struct eng_device {
     eng_device_graph insert[ENG_DEVICE_BUCKETS];
     int64_t launches;      /* of the last eager step */
     bool ran;              /* started and ended are a step's */
+    bool touched;          /* every kernel was loaded, the ranks met */
     uint64_t bytes;
     err_code failed;       /* of an earlier step: no other runs */
 };
@@ -103,10 +113,11 @@ extern const eng_device_fusion ENG_DEVICE_FUSIONS[];
 extern const size_t ENG_DEVICE_N_FUSIONS;
 
 /* Where the step's slots are in device memory: [ENG_BATCH_MAX] */
-const int32_t *eng_device_slots(const eng_device *d);
+const int32_t *eng_device_slots(const eng_device_run *r);
 
-/* Puts ops [first, n_ops) on the device: one after another, each with its own kernel (eager), or recorded as a graph of
- * units with independent ones side by side. The bits are the same. Nothing waits. */
+/* Puts ops [first, n_ops) on the step's stream: one after another, each with its own kernel (eager), or recorded as a
+ * graph of units with independent ones side by side. The bits are the same. Nothing waits. A draft follows `written` at its
+ * start, or as a graph where it first reads a window; an insert records it. */
 MUST_USE err_code eng_device_launch(const eng_device_run *r, int32_t first, err *e);
 MUST_USE err_code eng_device_capture(const eng_device_run *r, eng_device_graph *g, err *e);
 /* One op of every local rank. */

@@ -16,7 +16,11 @@ err_code eng_device_open_all(const eng_device_setup *setup, eng_device **out, er
     return none(e);
 }
 void eng_device_close(eng_device *d) { CHECK(!d); }
-err_code eng_device_prewarm(eng_device *d, err *e) { (void)d; return none(e); }
+err_code eng_device_prewarm(eng_device *d, int32_t batch, int32_t rows, int32_t *n_new, err *e)
+{
+    (void)d, (void)batch, (void)rows, (void)n_new;
+    return none(e);
+}
 err_code eng_device_run_insert(eng_device *d, const eng_device_insert *in, const eng_tap *tap, err *e)
 {
     (void)d, (void)in, (void)tap;
@@ -57,11 +61,18 @@ uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_
     (void)d, (void)n_out, (void)experts_used;
     return 0;
 }
+uint64_t eng_device_insert_bytes(const eng_device *d) { (void)d; return 0; }
 uint64_t eng_device_part_bytes(const eng_device *d, eng_part part) { (void)d, (void)part; return 0; }
 err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err *e) { (void)d, (void)bytes_per_s; return none(e); }
 err_code eng_device_profile(eng_device *d, const eng_device_draft *in, double *us, err *e)
 {
     (void)d, (void)in, (void)us;
+    return none(e);
+}
+
+err_code eng_device_profile_insert(eng_device *d, int32_t rows, double *us, err *e)
+{
+    (void)d, (void)rows, (void)us;
     return none(e);
 }
 

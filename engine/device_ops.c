@@ -141,7 +141,7 @@ static err_code op_expand(run *r, rank *k, const eng_op *op, krn_stream s, err *
 static err_code op_attention(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
-    return krn_attention(in(r, k, op, 0), rings(r, k, op), ring_stride(r), eng_device_slots(r->d), in(r, k, op, 2),
+    return krn_attention(in(r, k, op, 0), rings(r, k, op), ring_stride(r), eng_device_slots(r), in(r, k, op, 2),
                          c->window, in(r, k, op, 1), batch(r), c->block, weight(k, op, 0)->data,
                          (float)pow((double)c->head_dim, -0.5), c->n_heads / r->d->n_ranks, c->head_dim,
                          out(r, k, op, 0), s, e);
@@ -220,7 +220,7 @@ static err_code op_confidence(run *r, rank *k, const eng_op *op, krn_stream s, e
 static err_code op_ring_write(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     return krn_ring_write(in(r, k, op, 0), in(r, k, op, 1), rows(r), rings(r, k, op), ring_stride(r),
-                          eng_device_slots(r->d), config(r)->window, config(r)->head_dim, s, e);
+                          eng_device_slots(r), config(r)->window, config(r)->head_dim, s, e);
 }
 
 /* ---- where the ranks meet ---- */
@@ -330,7 +330,7 @@ static err_code fused_attend(run *r, rank *k, const eng_op *rope, const eng_op *
 {
     const eng_config *c = config(r);
     return krn_attention_rope_qdq(in(r, k, rope ? rope : op[0], 0), rings(r, k, op[0]), ring_stride(r),
-                                  eng_device_slots(r->d), in(r, k, op[0], 2), c->window, in(r, k, op[0], 1), batch(r),
+                                  eng_device_slots(r), in(r, k, op[0], 2), c->window, in(r, k, op[0], 1), batch(r),
                                   c->block, weight(k, op[0], 0)->data, (float)pow((double)c->head_dim, -0.5),
                                   c->n_heads / r->d->n_ranks, c->head_dim, c->rope_dim, in(r, k, op[1], 1),
                                   r->d->rope_freq, rope ? out(r, k, rope, 0) : NULL, out(r, k, op[0], 0),

@@ -146,19 +146,20 @@ uint8_t *eng_device_shots_data(eng_device_shots *s, int32_t shot) { return s->sh
 static err_code pack(eng_device_shots *s, device_shot *shot, int32_t part, int32_t table, const krn_snap_live *live, err *e)
 {
     eng_device *d = s->d;
-    krn_stream lane = d->lane[0];
+    krn_stream stream = d->stream[table == 0 ? ENG_STEP_INSERT : ENG_STEP_DRAFT];
     uint64_t offset[KRN_SNAP_ITEMS_MAX], start = (uint64_t)part * s->part_bytes, bytes = 0;
     uint8_t *dev = shot->dev;
-    /* A shot that was freed without a wait may still have a copy under way out of this buffer. Nobody reads what that one
-     * brings, and the copy stream puts the new bytes behind it. */
-    TRY(krn_event_record(shot->from[part], lane, e));
+    /* A shot that was freed without a wait may still be under way, from another step's stream. Nobody reads what that one
+     * brings, but its launch must not write after this one. */
+    if (part == 0) TRY(krn_event_follow(shot->landed, stream, e));
+    TRY(krn_event_record(shot->from[part], stream, e));
     for (int32_t r = 0; r < d->n_local; r++) {
         const eng_shot_items *items = &s->items[r][table];
         if (items->n == 0) continue;
-        TRY(krn_snapshot(s->table[r][table], items->item, items->n, live, dev + start + bytes, lane, e));
+        TRY(krn_snapshot(s->table[r][table], items->item, items->n, live, dev + start + bytes, stream, e));
         bytes += krn_snapshot_layout(items->item, items->n, live, offset);
     }
-    TRY(krn_event_record(shot->to[part], lane, e));
+    TRY(krn_event_record(shot->to[part], stream, e));
     TRY(krn_event_follow(shot->to[part], s->copy, e));
     if (bytes > 0) TRY(krn_copy(shot->host + start, dev + start, bytes, s->copy, e));
     shot->n_packed = part + 1;

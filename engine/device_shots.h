@@ -16,8 +16,8 @@ typedef struct eng_device_shots_setup {
 /* The calling thread's device changes. ERR_NOMEM, ERR_DEVICE. */
 MUST_USE err_code eng_device_shots_open(eng_device *d, const eng_device_shots_setup *setup, eng_device_shots **out, err *e);
 void eng_device_shots_close(eng_device_shots *s); /* NULL is a no-op */
-/* On the group's thread: puts on lane 0 the launch that packs what is live of a table's values into a part of the shot, and
- * behind it, on the other stream, the copy to the host. Does not wait. */
+/* On the group's thread: puts on the step's stream the launch that packs what is live of a table's values into a part of
+ * the shot, and behind it, on the other stream, the copy to the host. Does not wait. */
 MUST_USE err_code eng_device_shots_pack(eng_device_shots *s, int32_t shot, int32_t part, int32_t table,
                                         const krn_snap_live *live, err *e);
 /* Any one thread at a time per shot; its device changes. Waits for what was packed; *us: what packing took of the card. */

@@ -1,8 +1,10 @@
 /* Steps of the CUDA backend, and the windows between them.
  *
- * A step is put on lane 0 as a whole: inputs, graph or ops, what the caller is answered, and what a shot keeps. Drafts are
- * waited for, no further than their answer; inserts are not, unless somebody looks on: what they have to say against them
- * shows at the next step. */
+ * A step is put on its stream as a whole: inputs, graph or ops, what the caller is answered, and what a shot keeps. Drafts
+ * are waited for, no further than their answer; inserts are not, unless somebody looks on: what they have to say against
+ * them shows at the next step. The windows stand between the two streams: a draft that finds an insert under way runs
+ * beside it until it first reads one (the event `written`), and what writes windows waits until a shot has been filled from
+ * them (`read`). */
 #include "base/clock.h"
 #include "base/hot.h"
 #include "base/mem.h"
@@ -13,7 +15,7 @@ enum { WAIT_SLICE_NS = 50000000, NO_MARK = -1 };
 /* Inserts run as graphs of these sizes, padded with rows that no window takes. */
 static const int32_t BUCKET_ROWS[ENG_DEVICE_BUCKETS] = { 8, 16, 32, 64, ENG_INSERT_ROWS_MAX };
 
-const int32_t *eng_device_slots(const eng_device *d) { return d->inputs + ENG_DEVICE_IN_SLOT; }
+const int32_t *eng_device_slots(const eng_device_run *r) { return r->d->inputs[r->program->step] + ENG_DEVICE_IN_SLOT; }
 
 /* A step to put on the device, its inputs being there, and what becomes of its values. */
 typedef struct job {
@@ -47,14 +49,15 @@ static err_code give_up(eng_device *d, const eng_program *p, err_code rc, err *e
     return rc;
 }
 
-/* Waits for an event, or for all of lane 0 (NULL), no longer than the deadline where ranks meet. */
-static err_code wait_step(eng_device *d, krn_event event, err *e)
+/* Waits for an event, or for all of a step's stream (NULL), no longer than the deadline where ranks meet. */
+static err_code wait_step(eng_device *d, eng_step_kind step, krn_event event, err *e)
 {
     uint64_t start = clock_ns();
     bool done = false;
     err_code rc = ERR_OK;
     while (!done && rc == ERR_OK) {
-        rc = event ? krn_event_wait(event, WAIT_SLICE_NS, &done, e) : krn_stream_wait(d->lane[0], WAIT_SLICE_NS, &done, e);
+        rc = event ? krn_event_wait(event, WAIT_SLICE_NS, &done, e)
+                   : krn_stream_wait(d->stream[step], WAIT_SLICE_NS, &done, e);
         if (rc == ERR_OK && d->comm) rc = eng_device_comm_error(d->comm, e);
         if (rc == ERR_OK && !done && d->comm && clock_ns() - start > d->deadline_ns)
             rc = err_set(e, ERR_COMM, "not finished within %.1f s", (double)d->deadline_ns * 1e-9);
@@ -65,47 +68,60 @@ static err_code wait_step(eng_device *d, krn_event event, err *e)
 /* ---- inputs ---- */
 
 /* Turns to the other set of inputs on the host, which may be filled once the step before the last has taken it. */
-static err_code turn_inputs(eng_device *d, err *e)
+static err_code turn_inputs(eng_device *d, int32_t **inputs, err *e)
 {
     d->turn = !d->turn;
-    return wait_step(d, d->taken[d->turn], e); /* behind the collectives of steps that nobody waited for */
+    *inputs = (int32_t *)(void *)d->host[d->turn];
+    return wait_step(d, ENG_STEP_INSERT, d->taken[d->turn], e);
 }
 
-static err_code put_inputs(eng_device *d, err *e)
+/* One copy: the small inputs, and behind them row_bytes of an insert's rows. */
+static err_code put_inputs(eng_device *d, eng_step_kind step, uint64_t row_bytes, err *e)
 {
-    return krn_copy(d->inputs, d->inputs_host[d->turn], ENG_DEVICE_IN_COUNT * sizeof(int32_t), d->lane[0], e);
+    uint64_t bytes = row_bytes > 0 ? ENG_DEVICE_IN_BYTES + row_bytes : ENG_DEVICE_IN_COUNT * sizeof(int32_t);
+    return krn_copy(d->inputs[step], d->host[d->turn], bytes, d->stream[step], e);
 }
 
-/* rows: of the launch, padded. */
+/* Before anything writes windows: nobody reads them any more. A draft was waited for, but what a shot keeps was not. */
+static err_code follow_reader(eng_device *d, err *e)
+{
+    if (d->reading) TRY(krn_event_follow(d->read, d->stream[ENG_STEP_INSERT], e));
+    d->reading = false;
+    return ERR_OK;
+}
+
+/* rows: of the launch, padded. What padding rows hold does not matter: no window takes them, and every row is computed for
+ * itself. It is what an earlier insert had there, or zeros. */
 static err_code put_insert(eng_device *d, const eng_device_insert *in, int32_t rows, err *e)
 {
     eng_extents one = eng_extents_of(&d->config, 1, 1, 1);
     uint64_t row_bytes = (uint64_t)eng_value_elems(d->program[ENG_STEP_INSERT], in->at, &one, 0, 1) * sizeof(bf16);
-    uint64_t live_bytes = (uint64_t)in->rows * row_bytes, bytes = (uint64_t)rows * row_bytes;
-    TRY(turn_inputs(d, e));
-    int32_t *inputs = d->inputs_host[d->turn];
-    bf16 *x = d->rows_host[d->turn];
-    memcpy(x, in->x, live_bytes);
-    memset((uint8_t *)x + live_bytes, 0, bytes - live_bytes);
+    uint64_t bytes = (uint64_t)in->rows * row_bytes;
+    krn_stream s = d->stream[ENG_STEP_INSERT];
+    int32_t *inputs;
+    TRY(turn_inputs(d, &inputs, e));
+    uint8_t *x = d->host[d->turn] + ENG_DEVICE_IN_BYTES;
+    memcpy(x, in->x, bytes);
     for (int32_t i = 0; i < rows; i++)
         inputs[ENG_DEVICE_IN_POS + i] = i < in->rows ? in->pos[i] : -1; /* -1: no window takes it */
     inputs[ENG_DEVICE_IN_SLOT] = in->slot;
-    TRY(put_inputs(d, e));
-    for (int32_t r = 0; r < d->n_local; r++)
-        TRY(krn_copy(d->rank[r].value[ENG_STEP_INSERT][in->at], x, bytes, d->lane[0], e));
-    return krn_event_record(d->taken[d->turn], d->lane[0], e);
+    TRY(follow_reader(d, e));
+    TRY(put_inputs(d, ENG_STEP_INSERT, in->at == d->taps ? bytes : 0, e));
+    for (int32_t r = 0; r < d->n_local && in->at != d->taps; r++)
+        TRY(krn_copy(d->rank[r].value[ENG_STEP_INSERT][in->at], x, bytes, s, e));
+    return krn_event_record(d->taken[d->turn], s, e);
 }
 
 static err_code put_draft(eng_device *d, const eng_device_draft *in, err *e)
 {
-    TRY(turn_inputs(d, e)); /* and no event behind the copy: a draft is waited for */
-    int32_t *inputs = d->inputs_host[d->turn];
+    int32_t *inputs;
+    TRY(turn_inputs(d, &inputs, e)); /* and no event behind the copy: a draft is waited for */
     for (int32_t b = 0; b < in->batch; b++) {
         inputs[ENG_DEVICE_IN_ANCHOR + b] = in->anchors[b];
         inputs[ENG_DEVICE_IN_LAST + b] = in->pos[b];
         inputs[ENG_DEVICE_IN_SLOT + b] = in->slots[b];
     }
-    return put_inputs(d, e);
+    return put_inputs(d, ENG_STEP_DRAFT, 0, e);
 }
 
 /* ---- the step ---- */
@@ -114,11 +130,13 @@ static err_code put_draft(eng_device *d, const eng_device_draft *in, err *e)
 static err_code launch_graph(const eng_device_run *r, eng_device_graph *g, err *e)
 {
     eng_device *d = r->d;
+    krn_stream s = d->stream[r->program->step];
     if (!g->graph) TRY(eng_device_capture(r, g, e));
     hot_begin();
-    err_code rc = krn_event_record(d->started, d->lane[0], e);
-    if (rc == ERR_OK) rc = krn_graph_launch(g->graph, d->lane[0], e);
-    if (rc == ERR_OK) rc = krn_event_record(d->ended, d->lane[0], e);
+    err_code rc = krn_event_record(d->started, s, e);
+    if (rc == ERR_OK) rc = krn_graph_launch(g->graph, s, e);
+    if (rc == ERR_OK) rc = krn_event_record(d->ended, s, e);
+    if (rc == ERR_OK && r->program->step == ENG_STEP_INSERT) rc = krn_event_record(d->written, s, e);
     hot_end();
     return rc;
 }
@@ -141,15 +159,19 @@ static err_code put_step(const job *j, err *e)
 {
     const eng_device_run *r = &j->run;
     eng_device *d = r->d;
+    eng_step_kind step = r->program->step;
     eng_shot *shot = j->tap ? j->tap->shot : NULL;
     *d->mark = NO_MARK;
     d->ran = true;
     TRY(j->graph ? launch_graph(r, j->graph, e) : eng_device_launch(r, j->first, e));
-    if (r->program->step == ENG_STEP_DRAFT) TRY(put_answer(r, e));
+    if (step == ENG_STEP_DRAFT) TRY(put_answer(r, e));
     if (!shot) return ERR_OK;
-    TRY(krn_event_record(d->answered, d->lane[0], e));
+    TRY(krn_event_record(d->answered, d->stream[step], e));
     TRY(eng_shot_pack(shot, d->rank[0].rank, j->row0, (int32_t)j->live.n[ENG_DIM_ROWS], e));
-    return krn_event_record(d->ended, d->lane[0], e); /* once more: the step's time counts what keeping it took */
+    TRY(krn_event_record(d->ended, d->stream[step], e)); /* once more: the step's time counts what keeping it took */
+    if (step == ENG_STEP_INSERT) return ERR_OK;
+    d->reading = true;
+    return krn_event_record(d->read, d->stream[step], e);
 }
 
 /* ---- showing ---- */
@@ -174,7 +196,7 @@ static err_code bring(const job *j, const eng_device_rank *k, int32_t v, err *e)
     const eng_program *p = j->run.program;
     int64_t elems = eng_value_elems(p, v, &j->live, k->rank, d->n_ranks);
     return krn_copy(shadow_of(j, k, v), k->value[p->step][v], (uint64_t)elems * fmt_dtype_bytes(p->value[v].dtype),
-                    d->lane[0], e);
+                    d->stream[p->step], e);
 }
 
 static err_code show_one(const job *j, const eng_device_rank *k, int32_t v, err *e)
@@ -204,7 +226,7 @@ static err_code show(const job *j, err *e)
 {
     bool done;
     TRY(each_shown(j, bring, e));
-    TRY(krn_stream_wait(j->run.d->lane[0], 0, &done, e));
+    TRY(krn_stream_wait(j->run.d->stream[j->run.program->step], 0, &done, e));
     return each_shown(j, show_one, e);
 }
 
@@ -214,9 +236,10 @@ static err_code show(const job *j, err *e)
 static err_code run(const job *j, err *e)
 {
     eng_device *d = j->run.d;
+    eng_step_kind step = j->run.program->step;
     bool looked_on = j->tap && j->tap->tensor, kept = j->tap && j->tap->shot;
     TRY(put_step(j, e));
-    if (j->run.program->step == ENG_STEP_DRAFT || looked_on) TRY(wait_step(d, kept ? d->answered : NULL, e));
+    if (step == ENG_STEP_DRAFT || looked_on) TRY(wait_step(d, step, kept ? d->answered : NULL, e));
     return looked_on ? show(j, e) : ERR_OK;
 }
 
@@ -285,29 +308,40 @@ static err_code first_touch(eng_device *d, err *e)
     const eng_device_draft one = { 1, d->config.block, &nowhere, &nowhere, &nowhere };
     job insert = { .run = run_of(d, ENG_STEP_INSERT, BUCKET_ROWS[0], 1, 1) };
     job draft = { .run = run_of(d, ENG_STEP_DRAFT, d->config.block, 1, d->config.block) };
-    for (int32_t i = 0; i < ENG_INSERT_ROWS_MAX; i++) d->inputs_host[d->turn][ENG_DEVICE_IN_POS + i] = -1;
-    d->inputs_host[d->turn][ENG_DEVICE_IN_SLOT] = 0;
-    TRY(put_inputs(d, e));
+    int32_t *inputs;
+    TRY(turn_inputs(d, &inputs, e));
+    for (int32_t i = 0; i < ENG_INSERT_ROWS_MAX; i++) inputs[ENG_DEVICE_IN_POS + i] = -1;
+    inputs[ENG_DEVICE_IN_SLOT] = 0;
+    TRY(put_inputs(d, ENG_STEP_INSERT, 0, e));
+    TRY(krn_event_record(d->taken[d->turn], d->stream[ENG_STEP_INSERT], e));
     TRY(run(&insert, e));
     TRY(put_draft(d, &one, e));
-    return run(&draft, e);
+    TRY(run(&draft, e));
+    d->touched = true;
+    return ERR_OK;
 }
 
-err_code eng_device_prewarm(eng_device *d, err *e)
+/* Captures what is not captured yet. */
+static err_code warm(eng_device_run r, eng_device_graph *g, int32_t *n_new, err *e)
 {
+    if (g->graph) return ERR_OK;
+    ++*n_new;
+    return eng_device_capture(&r, g, e);
+}
+
+err_code eng_device_prewarm(eng_device *d, int32_t batch, int32_t rows, int32_t *n_new, err *e)
+{
+    const int32_t block = d->config.block;
+    *n_new = 0;
     TRY(usable(d, e));
     if (d->options.mode != ENG_MODE_GRAPH) return ERR_OK;
-    err_code rc = first_touch(d, e);
+    err_code rc = d->touched ? ERR_OK : first_touch(d, e);
     if (rc != ERR_OK) return give_up(d, d->program[ENG_STEP_DRAFT], rc, e);
-    for (int b = 0; b < ENG_DEVICE_BUCKETS; b++) {
-        eng_device_run r = run_of(d, ENG_STEP_INSERT, BUCKET_ROWS[b], 1, 1);
-        TRY(eng_device_capture(&r, &d->insert[b], e));
-    }
-    for (int32_t batch = 1; batch <= ENG_BATCH_MAX; batch++)
-        for (int32_t n = d->config.block > 1 ? d->config.block - 1 : 1; n <= d->config.block; n++) {
-            eng_device_run r = run_of(d, ENG_STEP_DRAFT, batch * d->config.block, batch, n);
-            TRY(eng_device_capture(&r, &d->draft[batch - 1][n - 1], e));
-        }
+    for (int b = 0; b < ENG_DEVICE_BUCKETS && rows > (b > 0 ? BUCKET_ROWS[b - 1] : 0); b++)
+        TRY(warm(run_of(d, ENG_STEP_INSERT, BUCKET_ROWS[b], 1, 1), &d->insert[b], n_new, e));
+    for (int32_t k = 1; k <= batch; k++)
+        for (int32_t n = block > 1 ? block - 1 : 1; n <= block; n++)
+            TRY(warm(run_of(d, ENG_STEP_DRAFT, k * block, k, n), &d->draft[k - 1][n - 1], n_new, e));
     return ERR_OK;
 }
 
@@ -324,21 +358,26 @@ err_code eng_device_release(eng_device *d, int32_t slot, err *e)
 {
     TRY(usable(d, e));
     uint64_t bytes = (uint64_t)ring_elems(d) * (uint64_t)d->config.n_stages * sizeof(bf16);
-    for (int32_t r = 0; r < d->n_local; r++) TRY(krn_fill(ring_of(d, r, slot, 0), 0, bytes, d->lane[0], e));
-    return ERR_OK;
+    krn_stream s = d->stream[ENG_STEP_INSERT];
+    TRY(follow_reader(d, e));
+    for (int32_t r = 0; r < d->n_local; r++) TRY(krn_fill(ring_of(d, r, slot, 0), 0, bytes, s, e));
+    return krn_event_record(d->written, s, e);
 }
 
 err_code eng_device_window(eng_device *d, int32_t slot, int32_t stage, bf16 *out, err *e)
 {
     TRY(usable(d, e));
-    TRY(krn_copy(out, ring_of(d, 0, slot, stage), (uint64_t)ring_elems(d) * sizeof(bf16), d->lane[0], e));
-    return wait_step(d, NULL, e);
+    TRY(krn_copy(out, ring_of(d, 0, slot, stage), (uint64_t)ring_elems(d) * sizeof(bf16), d->stream[ENG_STEP_INSERT], e));
+    return wait_step(d, ENG_STEP_INSERT, NULL, e);
 }
 
 err_code eng_device_restore(eng_device *d, int32_t slot, int32_t stage, const bf16 *window, int32_t rows, err *e)
 {
     TRY(usable(d, e));
     uint64_t bytes = (uint64_t)rows * (uint64_t)d->config.head_dim * sizeof(bf16);
-    for (int32_t r = 0; r < d->n_local; r++) TRY(krn_copy(ring_of(d, r, slot, stage), window, bytes, d->lane[0], e));
-    return wait_step(d, NULL, e); /* window may be the caller's to change at once */
+    krn_stream s = d->stream[ENG_STEP_INSERT];
+    TRY(follow_reader(d, e));
+    for (int32_t r = 0; r < d->n_local; r++) TRY(krn_copy(ring_of(d, r, slot, stage), window, bytes, s, e));
+    TRY(krn_event_record(d->written, s, e));
+    return wait_step(d, ENG_STEP_INSERT, NULL, e); /* window may be the caller's to change at once */
 }

@@ -4,6 +4,8 @@
 #include "base/mem.h"
 #include "engine/device.h"
 #include "engine/exec.h"
+#include "engine/fault.h"
+#include "engine/poison.h"
 #include "engine/shots_fill.h"
 #include "kernels/rope.h"
 
@@ -28,6 +30,7 @@ typedef enum task_kind { TASK_INSERT, TASK_DRAFT, TASK_PREWARM } task_kind;
 typedef struct task {
     task_kind kind;
     int32_t first_op, slot, row0, rows_total;
+    int32_t warm_batch, warm_rows; /* prewarm: up to how much */
     const eng_tap *tap;
     eng_device_insert insert; /* the step as a device wants it */
     eng_device_draft draft;
@@ -47,6 +50,7 @@ struct eng_engine {
     eng_device *device[ENG_RANKS_MAX];  /* [n_workers]; NULL on the CPU */
     bf16 *window;                       /* CUDA: the window that eng_window shows */
     err worker_error[ENG_RANKS_MAX];    /* of the last task */
+    int32_t n_warmed[ENG_RANKS_MAX];    /* graphs that the last prewarm captured; every group as many */
     err failed; /* sticky: after a failed step nothing is trusted */
 
     pthread_t thread[ENG_RANKS_MAX];
@@ -118,7 +122,7 @@ static void run_worker(eng_engine *g, int32_t index)
     if (!on_device(g)) rc = run_rank(g, index, e);
     else if (t->kind == TASK_INSERT) rc = eng_device_run_insert(d, &t->insert, t->tap, e);
     else if (t->kind == TASK_DRAFT) rc = eng_device_run_draft(d, &t->draft, t->tap, e);
-    else rc = eng_device_prewarm(d, e);
+    else rc = eng_device_prewarm(d, t->warm_batch, t->warm_rows, &g->n_warmed[index], e);
     CHECK(rc == e->code);
 }
 
@@ -178,6 +182,9 @@ static err_code open_rank(eng_engine *g, int32_t rank, bool quiet, err *e)
     size_t window_elems = (size_t)c->window * (size_t)c->head_dim;
     r->rings = mem_alloc_aligned((size_t)g->n_slots * (size_t)c->n_stages * window_elems, sizeof(bf16));
     if (!r->rings) return err_set(e, ERR_NOMEM, "engine: no memory for the windows of %d slots", g->n_slots);
+    r->insert.poison = r->draft.poison = g->o.poison;
+    eng_poison_fill(g->o.poison, FMT_DTYPE_BF16, r->rings,
+                    (size_t)g->n_slots * (size_t)c->n_stages * window_elems * sizeof(bf16));
     return ERR_OK;
 }
 
@@ -216,8 +223,7 @@ static err_code open_devices(eng_engine *g, bool quiet, err *e)
     TRY(eng_device_open_all(&setup, g->device, e));
     g->n_workers = eng_device_groups(&g->o);
     TRY(start_threads(g, e));
-    g->task = (task){ .kind = TASK_PREWARM };
-    return run_all(g, e);
+    return eng_prewarm(g, g->o.lazy ? 0 : ENG_BATCH_MAX, g->o.lazy ? 0 : ENG_INSERT_ROWS_MAX, NULL, e);
 }
 
 static err_code open_all(eng_engine *g, bool quiet, err *e)
@@ -225,6 +231,7 @@ static err_code open_all(eng_engine *g, bool quiet, err *e)
     const eng_config *c = &g->config;
     for (int k = 0; k < 2; k++)
         TRY(eng_program_make(c, (eng_step_kind)k, g->o.n_ranks, g->o.combine, &g->program[k], e));
+    if (g->o.fault) TRY(eng_fault_resolve(g->o.fault, g->program, &g->o, e));
     g->slots = mem_alloc((size_t)g->n_slots, sizeof *g->slots);
     g->rope_freq = mem_alloc((size_t)c->rope_dim / 2, sizeof *g->rope_freq);
     if (!g->slots || !g->rope_freq) return err_set(e, ERR_NOMEM, "engine: no memory for %d slots", g->n_slots);
@@ -238,6 +245,8 @@ err_code eng_open(const eng_weights *w, const eng_options *o, int32_t n_slots, e
 {
     *out = NULL;
     const eng_config *c = eng_weights_config(w);
+    if (o->poison && o->backend == ENG_BACKEND_CUDA)
+        return err_set(e, ERR_ARG, "poison: found --backend cuda, wanted cpu");
     if (o->n_ranks > 1 && o->arm->unsharded)
         return err_set(e, ERR_ARG, "arm %s is unsharded: found --tp %d, wanted 1", o->arm->name, o->n_ranks);
     TRY(eng_cut_check(c, o->n_ranks, e));
@@ -287,6 +296,19 @@ void eng_close(eng_engine *g)
     free(g);
 }
 
+err_code eng_prewarm(eng_engine *g, int32_t batch, int32_t rows, int32_t *n_new, err *e)
+{
+    if (n_new) *n_new = 0;
+    if (batch < 0 || batch > ENG_BATCH_MAX || rows < 0 || rows > ENG_INSERT_ROWS_MAX)
+        return err_set(e, ERR_ARG, "prewarm: %d slots, %d rows, wanted at most %d and %d", batch, rows, (int)ENG_BATCH_MAX,
+                       (int)ENG_INSERT_ROWS_MAX);
+    if (!on_device(g)) return ERR_OK;
+    g->task = (task){ .kind = TASK_PREWARM, .warm_batch = batch, .warm_rows = rows };
+    TRY(run_all(g, e));
+    if (n_new) *n_new = g->n_warmed[0];
+    return ERR_OK;
+}
+
 const eng_config *eng_config_of(const eng_engine *g) { return &g->config; }
 const eng_options *eng_options_of(const eng_engine *g) { return &g->o; }
 const eng_program *eng_program_of(const eng_engine *g, eng_step_kind step) { return g->program[step]; }
@@ -334,6 +356,7 @@ static void bind_insert(eng_engine *g, int32_t rank, const eng_device_insert *in
     s->x = eng_extents_of(&g->config, in->rows, 1, 1);
     s->value[in->at] = (void *)(uintptr_t)in->x; /* read only */
     s->value[eng_program_find_value(s->program, "pos")] = (void *)(uintptr_t)in->pos;
+    s->slot[0] = in->slot;
     for (int32_t k = 0; k < g->config.n_stages; k++) s->ring[0][k] = ring_of(g, rank, in->slot, k);
 }
 
@@ -422,8 +445,10 @@ static void bind_draft(eng_engine *g, int32_t rank, const eng_device_draft *in)
     s->x = eng_extents_of(&g->config, in->batch * g->config.block, in->batch, in->n_out);
     s->value[eng_program_find_value(s->program, "draft.anchor")] = (void *)(uintptr_t)in->anchors; /* read only */
     s->value[eng_program_find_value(s->program, "draft.pos")] = (void *)(uintptr_t)in->pos;
-    for (int32_t b = 0; b < in->batch; b++)
+    for (int32_t b = 0; b < in->batch; b++) {
+        s->slot[b] = in->slots[b];
         for (int32_t k = 0; k < g->config.n_stages; k++) s->ring[b][k] = ring_of(g, rank, in->slots[b], k);
+    }
 }
 
 err_code eng_draft(eng_engine *g, int32_t batch, const int32_t *slots, const int32_t *anchors, const int32_t *pos,
@@ -454,8 +479,9 @@ void eng_release(eng_engine *g, int32_t slot)
     const eng_config *c = &g->config;
     if (slot < 0 || slot >= g->n_slots) return;
     g->slots[slot] = (slot_state){ 0, -1 };
+    size_t ring_bytes = sizeof(bf16) * (size_t)c->n_stages * (size_t)c->window * (size_t)c->head_dim;
     for (int32_t r = 0; g->rank && r < g->o.n_ranks; r++) /* the next request must not find this one's rows */
-        memset(ring_of(g, r, slot, 0), 0, sizeof(bf16) * (size_t)c->n_stages * (size_t)c->window * (size_t)c->head_dim);
+        eng_poison_fill(g->o.poison, FMT_DTYPE_BF16, ring_of(g, r, slot, 0), ring_bytes);
     for (int32_t i = 0; on_device(g) && i < g->n_workers; i++) {
         err e = { 0 };
         if (eng_device_release(g->device[i], slot, &e) != ERR_OK && g->failed.code == ERR_OK) g->failed = e;

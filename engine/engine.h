@@ -19,6 +19,11 @@ typedef struct eng_engine eng_engine;
 MUST_USE err_code eng_open(const eng_weights *w, const eng_options *o, int32_t n_slots, eng_level retain, bool quiet,
                            eng_engine **out, err *e);
 void eng_close(eng_engine *g); /* NULL is a no-op */
+/* Makes ready what drafts of up to batch slots (0..ENG_BATCH_MAX) and inserts of up to rows rows (0..ENG_INSERT_ROWS_MAX)
+ * need: on CUDA their graphs, on the CPU nothing. What is ready stays as it is, so a later call with more prepares only the
+ * difference; eng_open has prepared everything unless o->lazy. No slot changes. *n_new (may be NULL): graphs that are new.
+ * ERR_ARG, ERR_DEVICE, ERR_COMM. */
+MUST_USE err_code eng_prewarm(eng_engine *g, int32_t batch, int32_t rows, int32_t *n_new, err *e);
 
 const eng_config *eng_config_of(const eng_engine *g);
 const eng_options *eng_options_of(const eng_engine *g);
@@ -74,6 +79,13 @@ void eng_bench_positions(eng_bench *b, const int32_t *pos, const int32_t *anchor
 /* Teacher forcing of the Markov op: the token before position i is drafts[b][i-1] as given ([batch, n_out], copied), not
  * its own choice. NULL: free-running again. */
 void eng_bench_force_drafts(eng_bench *b, const int32_t *drafts);
+/* Those tokens [batch, n_out], as later ops take them; NULL: the bench's own. */
+const int32_t *eng_bench_forced_drafts(const eng_bench *b);
+/* The bench's view of a weight (NULL: the model has none), to try another in its place: the caller puts back what stood
+ * there. expert: -1 unless the weight is an expert's. */
+struct krn_weight *eng_bench_weight(eng_bench *b, eng_wid id, int32_t stage, int32_t expert);
+/* Of its whole step. */
+const eng_extents *eng_bench_extents(const eng_bench *b);
 MUST_USE err_code eng_bench_run(eng_bench *b, int32_t first_op, int32_t last_op, err *e);
 
 #endif

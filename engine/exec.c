@@ -2,6 +2,8 @@
 
 #include "base/hot.h"
 #include "base/mem.h"
+#include "engine/fault.h"
+#include "engine/poison.h"
 #include "engine/shots_fill.h"
 
 /* How main_proj sums. Its inputs have columns thousands of times larger than the rest: sums in f32 lose what the small ones
@@ -29,7 +31,7 @@ err_code eng_step_init(eng_step *s, const eng_program *p, const eng_rank_weights
     for (int32_t v = 0; v < p->n_values; v++)
         if (s->plan.offset[v] != UINT64_MAX) s->value[v] = (uint8_t *)s->arena + s->plan.offset[v];
     for (int32_t i = 0; i < p->n_ops; i++) s->bound[i] = eng_op_cpu(p->op[i].kind);
-    return ERR_OK;
+    return o->fault ? eng_fault_plant(s, o->fault, e) : ERR_OK;
 }
 
 void eng_step_fini(eng_step *s)
@@ -38,6 +40,7 @@ void eng_step_fini(eng_step *s)
     free(s->value);
     free(s->bound);
     free(s->jobs);
+    eng_fault_uproot(s->fault);
     eng_plan_fini(&s->plan);
     *s = (eng_step){ 0 };
 }
@@ -56,16 +59,23 @@ static void show(const eng_step *s, int32_t v, const eng_tap *tap, int32_t slot,
     if (tap->tensor) tap->tensor(tap->ctx, &site, &t);
 }
 
+static err_code run_op(eng_step *s, int32_t i, err *e)
+{
+    if (s->poison) eng_poison_op(s, i);
+    return s->bound[i](s, &s->program->op[i], e);
+}
+
 static bool shown(const eng_value *v) { return v->level <= ENG_LEVEL_DEEP && !v->state; }
 
 err_code eng_step_eager(eng_step *s, int32_t first, int32_t last, const eng_tap *tap, int32_t slot, int32_t row0,
                         int32_t rows_total, err *e)
 {
     err_code rc = ERR_OK;
+    if (s->poison) eng_poison_step(s);
     for (int32_t i = first; i <= last && rc == ERR_OK; i++) {
         const eng_op *op = &s->program->op[i];
         hot_begin();
-        rc = s->bound[i](s, op, e);
+        rc = run_op(s, i, e);
         hot_end();
         for (int32_t k = 0; k < op->n_out && tap && rc == ERR_OK; k++)
             if (shown(&s->program->value[op->out[k]])) show(s, op->out[k], tap, slot, row0, rows_total);
@@ -78,8 +88,9 @@ err_code eng_step_planned(eng_step *s, int32_t first, eng_level retain, const en
 {
     const eng_program *p = s->program;
     err_code rc = ERR_OK;
+    if (s->poison) eng_poison_step(s);
     hot_begin();
-    for (int32_t i = first; i < p->n_ops && rc == ERR_OK; i++) rc = s->bound[i](s, &p->op[i], e);
+    for (int32_t i = first; i < p->n_ops && rc == ERR_OK; i++) rc = run_op(s, i, e);
     hot_end();
     for (int32_t i = first; i < p->n_ops && tap && rc == ERR_OK; i++)
         for (int32_t k = 0; k < p->op[i].n_out; k++) {

@@ -25,8 +25,11 @@ struct eng_step {
     eng_plan plan;
     krn_linear_job *jobs;          /* [rows_max * n_active * 2] */
     eng_extents x;                 /* per step */
+    int32_t slot[ENG_BATCH_MAX];   /* per step: where each batch entry runs; an insert uses [0] */
     bf16 *ring[ENG_BATCH_MAX][ENG_STAGES_MAX]; /* per step: batch entry's window of each stage; an insert uses [0] */
     const int32_t *forced_drafts;  /* per step: NULL, or the tokens of teacher forcing */
+    int32_t poison;                /* 0, or the pattern that is put where nothing may be read (engine/poison.h) */
+    struct eng_fault_run *fault;   /* NULL; a planted fault, which has put itself into bound (engine/fault.h) */
 };
 
 /* Allocates arena and scratch for up to rows_max rows and batch_max slots; rope_freq is borrowed. Of o only the

@@ -7,6 +7,7 @@
 
 #include "base/cpu.h"
 #include "engine/device.h"
+#include "engine/fault.h"
 
 #ifndef SPARKTAPE_REVISION
 #define SPARKTAPE_REVISION "unknown"
@@ -49,6 +50,7 @@ json_t *eng_identity(const eng_weights *w, const eng_options *o)
     if (fine && o->backend == ENG_BACKEND_CUDA)
         fine = json_object_set_new(identity, "device", json_string(eng_device_name())) == 0 &&
                json_object_set_new(identity, "comm", json_string(eng_comm_name(o->comm))) == 0;
+    if (fine && o->fault) fine = json_object_set_new(identity, "injected", eng_fault_json(o->fault)) == 0;
     if (fine) return identity;
     json_decref(identity);
     return NULL;

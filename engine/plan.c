@@ -50,13 +50,17 @@ err_code eng_plan_make(const eng_program *p, const eng_extents *max, int32_t ran
     *out = (eng_plan){ 0 };
     life *l = mem_alloc((size_t)p->n_values, sizeof *l);
     out->offset = mem_alloc((size_t)p->n_values, sizeof *out->offset);
-    if (!l || !out->offset) {
+    out->room = mem_alloc((size_t)p->n_values, sizeof *out->room);
+    out->last = mem_alloc((size_t)p->n_values, sizeof *out->last);
+    if (!l || !out->offset || !out->room || !out->last) {
         free(l);
         eng_plan_fini(out);
         return err_set(e, ERR_NOMEM, "plan: no memory for %d values", p->n_values);
     }
     lives(p, max, rank, n_ranks, retain, l);
     for (int32_t v = 0; v < p->n_values; v++) {
+        out->room[v] = l[v].bytes;
+        out->last[v] = l[v].last;
         if (p->value[v].state) {
             out->offset[v] = UINT64_MAX;
             continue;
@@ -72,5 +76,7 @@ err_code eng_plan_make(const eng_program *p, const eng_extents *max, int32_t ran
 void eng_plan_fini(eng_plan *plan)
 {
     free(plan->offset);
+    free(plan->room);
+    free(plan->last);
     *plan = (eng_plan){ 0 };
 }

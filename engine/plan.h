@@ -10,6 +10,8 @@
 typedef struct eng_plan {
     uint64_t bytes;      /* of the whole allocation */
     uint64_t *offset;    /* [n_values]; state values and inputs read in place have none (UINT64_MAX) */
+    uint64_t *room;      /* [n_values] bytes there */
+    int32_t *last;       /* [n_values] the op after which nobody reads it; n_ops: it is kept */
 } eng_plan;
 
 /* Sized for max extents on one rank. retain: values up to this level live to the end (ENG_LEVEL_HIDDEN: all). ERR_NOMEM. */

@@ -1,46 +1,9 @@
-#include "engine/shots.h"
+#include "engine/shots_state.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/device_shots.h"
 
 _Static_assert((int)KRN_SNAP_SLOTS >= (int)ENG_BATCH_MAX, "a snapshot has room for the windows of a draft");
-
-struct eng_shot {
-    eng_shots *pool;
-    int32_t index;      /* in the pool */
-    bool used;          /* atomic: taken by the caller, freed by another thread */
-    bool whole, landed; /* the step went well; its bytes are here */
-    eng_step_kind step;
-    int32_t first_op, table, n_parts; /* n_parts: buckets of the insert, 1 of a draft */
-    eng_extents extents;
-    krn_snap_live live;
-    uint8_t *memory;                   /* CPU: everything; CUDA: inserts of several buckets, joined; else NULL */
-    uint64_t bytes;                    /* of all ranks, packed */
-    uint8_t *data[ENG_RANKS_MAX];      /* [n_here]: a rank's packed items */
-    uint64_t *offset[ENG_RANKS_MAX];   /* [n_here][n_items] */
-    uint64_t host_ns[ENG_RANKS_MAX];   /* by rank or group: they run side by side */
-    uint64_t begin_ns;
-    uint64_t *row_digest[ENG_RANKS_MAX];
-    float *top_value;
-    int32_t *top_id;
-};
-
-struct eng_shots {
-    eng_engine *g;
-    const eng_program *program[2];
-    bool cuda;
-    int32_t n_ranks, first_rank, n_here, n_groups; /* ranks of the run; of this process; devices that they are on */
-    int32_t depth, insert_rows;
-    uint8_t *keep[2];          /* [n_values]: eng_keep */
-    uint64_t *rows_at[2];      /* [n_values + 1]: where a value's row digests begin in a shot */
-    uint64_t *top_at;          /* [n_values + 1] of the draft: where its top rows begin in a shot, in rows */
-    eng_shot_items items[ENG_RANKS_MAX][ENG_SHOT_TABLES]; /* [n_here] */
-    eng_shot *shot;            /* [depth] */
-    eng_device_shots *device[ENG_RANKS_MAX]; /* [n_groups] */
-    uint64_t bytes;
-    eng_shot_cost cost;        /* atomic */
-};
 
 /* ---- what is kept ---- */
 
@@ -334,7 +297,8 @@ eng_shot_cost eng_shots_cost(const eng_shots *s)
     return (eng_shot_cost){ .host_ns = __atomic_load_n(&s->cost.host_ns, __ATOMIC_RELAXED),
                             .device_ns = __atomic_load_n(&s->cost.device_ns, __ATOMIC_RELAXED),
                             .bytes = __atomic_load_n(&s->cost.bytes, __ATOMIC_RELAXED),
-                            .n_shots = __atomic_load_n(&s->cost.n_shots, __ATOMIC_RELAXED) };
+                            .n_shots = __atomic_load_n(&s->cost.n_shots, __ATOMIC_RELAXED),
+                            .n_timed = __atomic_load_n(&s->cost.n_timed, __ATOMIC_RELAXED) };
 }
 
 /* ---- filling ---- */
@@ -452,108 +416,7 @@ err_code eng_shot_wait(eng_shot *shot, err *e)
     }
     if (s->cuda && shot->n_parts > 1) join_buckets(shot);
     __atomic_fetch_add(&s->cost.device_ns, (uint64_t)(slowest_us * 1e3), __ATOMIC_RELAXED);
+    __atomic_fetch_add(&s->cost.n_timed, 1, __ATOMIC_RELAXED);
     shot->landed = true;
     return ERR_OK;
-}
-
-/* ---- reading ---- */
-
-eng_step_kind eng_shot_step(const eng_shot *shot) { return shot->step; }
-const eng_extents *eng_shot_extents(const eng_shot *shot) { return &shot->extents; }
-
-bool eng_shot_has(const eng_shot *shot, int32_t value)
-{
-    const eng_value *v = &shot->pool->program[shot->step]->value[value];
-    bool kept_here = shot->whole && shot->pool->keep[shot->step][value] != ENG_KEEP_OFF;
-    return kept_here && (v->state || v->producer >= shot->first_op);
-}
-
-/* Rank's index here; a window is kept once, by the first rank. */
-static int32_t holder(const eng_shot *shot, int32_t rank, int32_t value)
-{
-    return shot->pool->program[shot->step]->value[value].state ? 0 : rank - shot->pool->first_rank;
-}
-
-/* The value's dtype and shape on a rank, and the bytes of what its item kept. */
-static fmt_tensor kept(const eng_shot *shot, int32_t rank, int32_t value, int32_t b)
-{
-    const eng_shots *s = shot->pool;
-    const eng_program *p = s->program[shot->step];
-    const eng_value *v = &p->value[value];
-    int32_t here = holder(shot, rank, value), i = s->items[here][shot->table].at[value];
-    fmt_tensor t = { .dtype = v->dtype, .ndim = v->ndim, .data = shot->data[here] };
-    CHECK(shot->landed && (v->state ? b < shot->extents.n[ENG_DIM_B] : b == 0));
-    for (int d = 0; d < FMT_DIMS_MAX; d++) t.shape[d] = 1;
-    if (v->state) {
-        t.ndim = 2;
-        t.shape[0] = shot->live.count[KRN_SNAP_PER_WINDOW + b];
-        t.shape[1] = p->config.head_dim;
-    } else eng_value_shape(p, value, &shot->extents, rank, s->n_ranks, t.shape);
-    if (i >= 0) t.data = shot->data[here] + shot->offset[here][i + b]; /* else a rank without columns */
-    return t;
-}
-
-void eng_shot_tensor(const eng_shot *shot, int32_t rank, int32_t value, int32_t b, fmt_tensor *out)
-{
-    CHECK(shot->pool->keep[shot->step][value] & ENG_KEEP_TENSOR);
-    *out = kept(shot, rank, value, b);
-}
-
-void eng_shot_digest(eng_shot *shot, int32_t rank, int32_t value, int32_t b, const uint64_t **row_digest, uint64_t *n_rows,
-                     uint64_t *digest, fmt_stats *stats)
-{
-    const eng_shots *s = shot->pool;
-    CHECK(s->keep[shot->step][value] & ENG_KEEP_DIGEST);
-    int32_t here = holder(shot, rank, value);
-    const eng_shot_items *items = &s->items[here][shot->table];
-    fmt_tensor t = kept(shot, rank, value, b);
-    uint64_t *rows = shot->row_digest[here] + s->rows_at[shot->step][value] + (uint64_t)(b * s->program[0]->config.window);
-    const krn_snap_item *item = items->at[value] < 0 ? NULL : &items->item[items->at[value] + b];
-    *n_rows = krn_digest_rows(&t);
-    *row_digest = rows;
-    if (item && item->keep == KRN_SNAP_DIGEST) {
-        krn_digest_join((const krn_piece *)t.data, *n_rows, item->row_bytes, t.dtype, rows, digest, stats);
-        return;
-    }
-    krn_digest_ref(&t, rows, digest, stats);
-}
-
-int32_t eng_shot_top(eng_shot *shot, int32_t value, const float **values, const int32_t **ids, int64_t *rows)
-{
-    const eng_shots *s = shot->pool;
-    const eng_program *p = s->program[shot->step];
-    const int32_t last = p->value[value].ndim - 1;
-    const float *shard[ENG_RANKS_MAX];      /* a rank's columns, or the largest of them, which have ids */
-    const int32_t *shard_id[ENG_RANKS_MAX];
-    int64_t whole[3], cols[ENG_RANKS_MAX], first[ENG_RANKS_MAX], n_before = 0;
-    CHECK(shot->landed && s->n_here == s->n_ranks && s->keep[shot->step][value] & ENG_KEEP_TOP);
-    eng_value_shape(p, value, &shot->extents, 0, 1, whole);
-    int64_t n = whole[0] * (last == 2 ? whole[1] : 1);
-    for (int32_t here = 0; here < s->n_here; here++) {
-        fmt_tensor t = kept(shot, here, value, 0);
-        int32_t top = s->items[here][shot->table].top[value];
-        shard[here] = t.data;
-        shard_id[here] = NULL;
-        cols[here] = t.shape[last];
-        first[here] = n_before;
-        n_before += t.shape[last];
-        if (top < 0) continue;
-        if (cols[here] > KRN_TOP_ROWS) cols[here] = KRN_TOP_ROWS;
-        shard[here] = (const float *)(const void *)(shot->data[here] + shot->offset[here][top]);
-        shard_id[here] = (const int32_t *)(const void *)(shard[here] + n * cols[here]);
-    }
-    int32_t k = whole[last] < KRN_TOP_ROWS ? (int32_t)whole[last] : KRN_TOP_ROWS;
-    float *value_out = shot->top_value + s->top_at[value] * KRN_TOP_ROWS;
-    int32_t *id_out = shot->top_id + s->top_at[value] * KRN_TOP_ROWS;
-    krn_top_rows(shard, cols, s->n_here, n, k, value_out, id_out);
-    for (int64_t i = 0; i < n * k; i++) { /* the place among what the shards held becomes a column */
-        int64_t at = id_out[i];
-        int32_t here = 0;
-        while (at >= cols[here]) at -= cols[here++];
-        id_out[i] = (int32_t)(first[here] + (shard_id[here] ? shard_id[here][i / k * cols[here] + at] : at));
-    }
-    *values = value_out;
-    *ids = id_out;
-    *rows = n;
-    return k;
 }

@@ -35,11 +35,43 @@ static void print_value(const char *key, const json_t *v, int depth)
     free(text);
 }
 
+static int warn_of_conditions(const json_t *when)
+{
+    int n = 0;
+    size_t i;
+    const json_t *c;
+    json_array_foreach(json_object_get(when, "conditions"), i, c)
+        if (json_integer_value(json_object_get(c, "fired")) == 0)
+            n += printf("WARNING: the condition %s never held in %" PRId64 " rounds\n",
+                        json_string_value(json_object_get(c, "when")),
+                        (int64_t)json_integer_value(json_object_get(when, "judged"))) > 0;
+    return n;
+}
+
+/* What made rounds be kept (record --when, --flight): the first ones. */
+static void print_triggers(const fmt_tape *t)
+{
+    enum { SHOWN = 8 };
+    size_t n = 0;
+    for (size_t i = 0; i < fmt_tape_event_count(t); i++) {
+        int32_t round;
+        const json_t *event = fmt_tape_event_at(t, i, &round), *value = json_object_get(event, "value");
+        const char *what = json_string_value(json_object_get(event, "event"));
+        if (!what || strcmp(what, "trigger") != 0 || n++ >= SHOWN) continue;
+        printf("%-26s %s in round %d%s%s, with %" PRId64 " before it\n", "trigger",
+               json_string_value(json_object_get(event, "when")), round, value ? ", " : "",
+               value ? json_string_value(value) : "", (int64_t)json_integer_value(json_object_get(event, "before")));
+    }
+    if (n > SHOWN) printf("%-26s and %zu more\n", "", n - SHOWN);
+}
+
 /* What a reader of the tape must know before anything else, from the summary's counters (TAPE.md). */
 static int print_warnings(const fmt_tape *t)
 {
     const json_t *s = fmt_tape_summary(t), *taps = json_object_get(s, "taps"), *never = json_object_get(taps, "never");
     int64_t dropped = json_integer_value(json_object_get(s, "dropped"));
+    int64_t lost = json_integer_value(json_object_get(s, "events_lost"));
+    const char *failed = json_string_value(json_object_get(s, "failed"));
     int64_t armed = json_integer_value(json_object_get(taps, "armed"));
     int64_t fired = json_integer_value(json_object_get(taps, "fired"));
     const fmt_tape_fault *faults;
@@ -53,7 +85,11 @@ static int print_warnings(const fmt_tape *t)
         printf(json_array_size(never) > 8 ? " ...\n" : "\n");
         n++;
     }
+    n += warn_of_conditions(json_object_get(s, "when"));
     if (dropped > 0) n += printf("WARNING: %" PRId64 " values or rounds were dropped\n", dropped) > 0;
+    if (lost > 0) n += printf("WARNING: %" PRId64 " events were lost\n", lost) > 0;
+    if (failed) n += printf("WARNING: its writer failed: %s\n", failed) > 0;
+    if (s && fmt_tape_count(t) == 0) n += printf("WARNING: it holds no value\n") > 0;
     if (!fmt_tape_finished(t)) n += printf("WARNING: unfinished: what its writer had not flushed is not here\n") > 0;
     if (n_faults)
         n += printf("WARNING: damaged at %zu places, first: %s; see sparktape doctor %s\n", n_faults, faults[0].what,
@@ -103,6 +139,7 @@ static void print_text(fmt_tape *t, const json_t *unknown)
     printf(", %zu events\n", fmt_tape_event_count(t));
     printf("%-26s %s, holding %s of values", "bytes", fmt_bytes_text(file, a, sizeof a), fmt_bytes_text(raw, b, sizeof b));
     printf(raw ? " (%.2fx)\n" : "\n", (double)raw / (double)file);
+    print_triggers(t);
     print_value("head", fmt_tape_head(t), 0);
     if (fmt_tape_summary(t)) print_value("summary", fmt_tape_summary(t), 0);
     if (json_object_size(unknown)) print_value("fields of a later version", unknown, 0);

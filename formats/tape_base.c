@@ -152,14 +152,11 @@ err_code fmt_base_get(void *ctx, const fmt_part *p, uint8_t *dst, err *e)
         return err_set(e, ERR_FORMAT, "base %s: %s there is not what it was stored on (hash %016" PRIx64 ")",
                        fmt_tape_path(base), fmt_tape_key_text(&key, text, sizeof text), p->base_hash);
     if (!v->data || v->record != i) { /* kept for the other parts of the value */
-        v->record = i;
+        v->record = -1; /* until it is there */
         if (!mem_grow((void **)&v->data, &v->cap, (size_t)r.raw_bytes + 1, 1))
             return err_set(e, ERR_NOMEM, "no memory for a value of the base");
-        err_code rc = fmt_tape_get(base, (size_t)i, v->data, r.raw_bytes, e);
-        if (rc != ERR_OK) {
-            v->record = -1;
-            return err_wrap(e, "base");
-        }
+        if (fmt_tape_get(base, (size_t)i, v->data, r.raw_bytes, e) != ERR_OK) return err_wrap(e, "base");
+        v->record = i;
     }
     uint64_t size = fmt_dtype_bytes(r.tensor.dtype);
     memcpy(dst, v->data + p->first * size, (size_t)(p->elems * size));

@@ -5,72 +5,17 @@
 #include <inttypes.h>
 #include <pthread.h>
 
-#include "base/outfile.h"
-#include "formats/tape_reader.h"
+#include "formats/tape_sink.h"
 
 enum {
     RANKS_MAX = 64,
     BATCHES = 4, /* one open, one in the thread's hands, and two for the two to run apart */
-    TABLE_SLOTS = 2 * FMT_CHUNK_PARTS,
-    MAP_BYTES = 64,       /* keys and array headers around a data chunk's names, parts and events */
-    META_BYTES = FMT_TAPE_CHUNK_BYTES - FMT_CHUNK_HEADER_BYTES,
 };
 
-/* What a later part of the same chunk needs to find an equal one. */
-typedef struct stored_part {
-    uint64_t hash, first, elems;
-    fmt_dtype dtype;
-    fmt_transform transform;
-    uint32_t offset, bytes;
-} stored_part;
-
-typedef enum batch_state {
-    BATCH_FREE, /* or being filled: the caller's */
-    BATCH_FULL, /* to be compressed, by who takes it first */
-    BATCH_BUSY, /* somebody is compressing it */
-    BATCH_DONE, /* to be written */
-} batch_state;
-
-/* A data chunk being filled, compressed, written. */
-typedef struct batch {
-    batch_state state; /* under the writer's lock */
-    uint64_t serial;   /* which data chunk of the tape, from 0 */
-    uint8_t *payload;
-    size_t payload_bytes;
-    fmt_buf names, parts, events;
-    fmt_names name_set; /* its numbers are the chunk's */
-    uint32_t n_parts, n_events;
-    stored_part *stored;  /* [n_parts] */
-    uint16_t *table;      /* [TABLE_SLOTS] number + 1 of parts, by hash; 0 is free */
-    fmt_row *rows;        /* records whose last part is here; first_chunk_offset holds a serial until it is written */
-    uint32_t n_rows;
-    uint8_t *body;        /* the payload, compressed */
-    size_t body_bytes;
-    uint32_t body_crc;
-    err failed;           /* compression's error */
-} batch;
-
-/* The file side: of who is writing, see write_oldest. */
-typedef struct sink {
-    outfile *file;
-    uint32_t sequence;
-    fmt_index index; /* the page being filled */
-    fmt_buf events;  /* of that page */
-    uint32_t n_events;
-    uint64_t records, events_total;
-    uint64_t *chunk_at; /* offset of every data chunk, by serial */
-    size_t n_chunks, chunk_cap;
-    uint64_t *page_at;
-    size_t n_pages, page_cap;
-    uint8_t *head;
-    size_t head_bytes;
-    fmt_buf meta, body; /* room for one chunk */
-} sink;
-
 struct fmt_tape_writer {
-    sink out;
-    batch ring[BATCHES], *open; /* the batch with serial k is ring[k % BATCHES] */
-    uint64_t next_serial;       /* one past the open batch's */
+    fmt_sink out;
+    fmt_batch ring[BATCHES], *open; /* the batch with serial k is ring[k % BATCHES] */
+    uint64_t next_serial; /* one past the open batch's */
     uint32_t next_record;
     const fmt_tape *base; /* NULL: the tape stands alone */
     uint8_t *base_data;   /* the base's values of the records being put */
@@ -88,149 +33,44 @@ struct fmt_tape_writer {
     bool stop;
 };
 
-/* ---- sink ---- */
-
-/* Writes s->meta and a body as the next chunk. */
-static err_code write_chunk(sink *s, fmt_chunk_kind kind, const void *body, size_t body_bytes, uint32_t body_crc, err *e)
-{
-    CHECK(!s->meta.full && FMT_CHUNK_HEADER_BYTES + s->meta.used + body_bytes <= FMT_TAPE_CHUNK_BYTES);
-    uint8_t header[FMT_CHUNK_HEADER_BYTES];
-    fmt_chunk_put_header(header, kind, s->sequence++, s->meta.data, (uint32_t)s->meta.used, (uint32_t)body_bytes, body_crc);
-    outfile_write(s->file, header, sizeof header);
-    outfile_write(s->file, s->meta.data, s->meta.used);
-    if (body_bytes) outfile_write(s->file, body, body_bytes);
-    s->meta.used = 0;
-    return outfile_flush(s->file, e);
-}
-
-static err_code push_u64(uint64_t **array, size_t *n, size_t *cap, uint64_t v, err *e)
-{
-    if (!mem_grow((void **)array, cap, *n + 1, sizeof **array)) return err_set(e, ERR_NOMEM, "tape writer: no memory");
-    (*array)[(*n)++] = v;
-    return ERR_OK;
-}
-
-static err_code write_page(sink *s, err *e)
-{
-    s->body.used = 0;
-    fmt_index_pack(&s->index, &s->events, s->n_events, &s->meta, &s->body);
-    CHECK(!s->body.full);
-    fmt_index_forget_pages(&s->index);
-    s->events.used = s->n_events = 0;
-    TRY(push_u64(&s->page_at, &s->n_pages, &s->page_cap, outfile_bytes(s->file), e));
-    return write_chunk(s, FMT_CHUNK_INDEX, s->body.data, s->body.used, fmt_crc32c(0, s->body.data, s->body.used), e);
-}
-
-/* Takes the batch's events over into the index: [parts before, round, event] becomes [round, event]. */
-static err_code index_events(sink *s, const batch *b, err *e)
-{
-    fmt_unpack u = fmt_unpack_of(b->events.data, b->events.used);
-    for (uint32_t i = 0; i < b->n_events; i++) {
-        size_t bytes;
-        CHECK(fmt_unpack_array(&u) == 3);
-        fmt_unpack_skip(&u);
-        int64_t round = fmt_unpack_int(&u, 0, INT32_MAX);
-        const uint8_t *event = fmt_unpack_span(&u, &bytes);
-        CHECK(event);
-        if (s->events.used + bytes + 16 > s->events.cap) TRY(write_page(s, e));
-        fmt_pack_array(&s->events, 2);
-        fmt_pack_int(&s->events, round);
-        fmt_buf_add(&s->events, event, bytes);
-        s->n_events++;
-        s->events_total++;
-    }
-    return ERR_OK;
-}
-
-static err_code write_batch(sink *s, batch *b, err *e)
-{
-    if (b->failed.code != ERR_OK) { *e = b->failed; return e->code; }
-    fmt_pack_map(&s->meta, 3);
-    fmt_pack_str(&s->meta, "names");
-    fmt_pack_array(&s->meta, (uint32_t)b->name_set.n);
-    fmt_buf_add(&s->meta, b->names.data, b->names.used);
-    fmt_pack_str(&s->meta, "parts");
-    fmt_pack_array(&s->meta, b->n_parts);
-    fmt_buf_add(&s->meta, b->parts.data, b->parts.used);
-    fmt_pack_str(&s->meta, "events");
-    fmt_pack_array(&s->meta, b->n_events);
-    fmt_buf_add(&s->meta, b->events.data, b->events.used);
-    CHECK(b->serial == s->n_chunks);
-    TRY(push_u64(&s->chunk_at, &s->n_chunks, &s->chunk_cap, outfile_bytes(s->file), e));
-    TRY(write_chunk(s, FMT_CHUNK_DATA, b->body, b->body_bytes, b->body_crc, e));
-    for (uint32_t i = 0; i < b->n_rows; i++) {
-        b->rows[i].record.first_chunk_offset = s->chunk_at[b->rows[i].record.first_chunk_offset];
-        if (fmt_index_full(&s->index)) TRY(write_page(s, e));
-        TRY(fmt_index_add(&s->index, &b->rows[i], e));
-        s->records++;
-    }
-    return index_events(s, b, e);
-}
-
-static err_code write_end(sink *s, const uint8_t *summary, size_t summary_bytes, err *e)
-{
-    uint64_t offset = outfile_bytes(s->file);
-    fmt_pack_map(&s->meta, 6);
-    fmt_pack_str(&s->meta, "records");
-    fmt_pack_uint(&s->meta, s->records);
-    fmt_pack_str(&s->meta, "events");
-    fmt_pack_uint(&s->meta, s->events_total);
-    fmt_pack_str(&s->meta, "chunks");
-    fmt_pack_uint(&s->meta, s->n_chunks);
-    fmt_pack_str(&s->meta, "summary");
-    if (summary) fmt_buf_add(&s->meta, summary, summary_bytes);
-    else fmt_pack_nil(&s->meta);
-    fmt_pack_str(&s->meta, "head");
-    fmt_buf_add(&s->meta, s->head, s->head_bytes);
-    fmt_pack_str(&s->meta, "index");
-    fmt_pack_array(&s->meta, (uint32_t)s->n_pages);
-    for (size_t i = 0; i < s->n_pages; i++) fmt_pack_uint(&s->meta, s->page_at[i]);
-    if (s->meta.full) return err_set(e, ERR_ARG, "tape: %zu index pages do not fit in the end chunk", s->n_pages);
-    TRY(write_chunk(s, FMT_CHUNK_END, NULL, 0, 0, e));
-    uint8_t trailer[FMT_TRAILER_BYTES];
-    fmt_trailer_put(trailer, offset);
-    outfile_write(s->file, trailer, sizeof trailer);
-    return outfile_flush(s->file, e);
-}
-
 /* ---- compressing and writing ---- */
 
 /* Takes the oldest full batch, with the lock held. NULL: none. */
-static batch *take_full(fmt_tape_writer *w)
+static fmt_batch *take_full(fmt_tape_writer *w)
 {
-    batch *b = &w->ring[w->next_full % BATCHES];
-    if (b->state != BATCH_FULL) return NULL;
-    b->state = BATCH_BUSY;
+    fmt_batch *b = &w->ring[w->next_full % BATCHES];
+    if (b->state != FMT_BATCH_FULL) return NULL;
+    b->state = FMT_BATCH_BUSY;
     w->next_full++;
     return b;
 }
 
 /* Compresses a batch that was taken; the lock is held before and after, not meanwhile. */
-static void compress(fmt_tape_writer *w, batch *b)
+static void compress(fmt_tape_writer *w, fmt_batch *b)
 {
     pthread_mutex_unlock(&w->lock);
     b->failed.code = ERR_OK;
     if (fmt_payload_put(b->payload, b->payload_bytes, b->body, &b->body_bytes, &b->failed) == ERR_OK)
         b->body_crc = fmt_crc32c(0, b->body, b->body_bytes);
     pthread_mutex_lock(&w->lock);
-    b->state = BATCH_DONE;
+    b->state = FMT_BATCH_DONE;
     pthread_cond_broadcast(&w->change);
 }
 
 /* Writes the oldest batch if it is compressed and nobody writes; the lock is held before and after, not meanwhile. */
 static bool write_oldest(fmt_tape_writer *w)
 {
-    batch *b = &w->ring[w->to_write % BATCHES];
-    if (w->writing || b->state != BATCH_DONE) return false;
+    fmt_batch *b = &w->ring[w->to_write % BATCHES];
+    if (w->writing || b->state != FMT_BATCH_DONE) return false;
     w->writing = true;
     err failed = w->write_failed;
     pthread_mutex_unlock(&w->lock);
-    if (failed.code == ERR_OK) (void)write_batch(&w->out, b, &failed);
+    if (failed.code == ERR_OK) (void)!fmt_sink_batch(&w->out, b, &failed);
     pthread_mutex_lock(&w->lock);
     w->writing = false;
     w->write_failed = failed;
     w->written_bytes = outfile_bytes(w->out.file);
-    b->state = BATCH_FREE;
+    b->state = FMT_BATCH_FREE;
     w->to_write++;
     pthread_cond_broadcast(&w->change);
     return true;
@@ -241,7 +81,7 @@ static bool write_oldest(fmt_tape_writer *w)
 static bool work(fmt_tape_writer *w)
 {
     if (write_oldest(w)) return true;
-    batch *b = take_full(w);
+    fmt_batch *b = take_full(w);
     if (b) compress(w, b);
     return b;
 }
@@ -278,55 +118,7 @@ static err_code drain(fmt_tape_writer *w, uint64_t n_left)
     return w->first.code;
 }
 
-/* ---- batches ---- */
-
-static void batch_reset(batch *b, uint64_t serial)
-{
-    b->serial = serial;
-    b->payload_bytes = 0;
-    b->names.used = b->parts.used = b->events.used = 0;
-    b->n_parts = b->n_events = b->n_rows = 0;
-    fmt_names_clear(&b->name_set);
-    memset(b->table, 0, TABLE_SLOTS * sizeof *b->table);
-}
-
-static bool buf_init(fmt_buf *b, size_t cap)
-{
-    *b = (fmt_buf){ .data = malloc(cap), .cap = cap };
-    return b->data;
-}
-
-static bool batch_init(batch *b)
-{
-    b->payload = malloc(FMT_TAPE_CHUNK_BYTES);
-    b->body = malloc(FMT_TAPE_CHUNK_BYTES + FMT_FRAME_EXTRA_BYTES);
-    b->stored = mem_alloc(FMT_CHUNK_PARTS, sizeof *b->stored);
-    b->table = mem_alloc(TABLE_SLOTS, sizeof *b->table);
-    b->rows = mem_alloc(FMT_CHUNK_PARTS, sizeof *b->rows);
-    return buf_init(&b->names, META_BYTES) && buf_init(&b->parts, META_BYTES) && buf_init(&b->events, META_BYTES) &&
-           b->payload && b->body && b->stored && b->table && b->rows;
-}
-
-static void batch_fini(batch *b)
-{
-    free(b->payload);
-    free(b->body);
-    free(b->names.data);
-    free(b->parts.data);
-    free(b->events.data);
-    free(b->stored);
-    free(b->table);
-    free(b->rows);
-    fmt_names_fini(&b->name_set);
-}
-
-/* Bytes still free in the chunk, all of it stored raw. */
-static size_t batch_room(const batch *b)
-{
-    size_t used = FMT_CHUNK_HEADER_BYTES + MAP_BYTES + b->names.used + b->parts.used + b->events.used + b->payload_bytes +
-                  FMT_FRAME_EXTRA_BYTES;
-    return used < FMT_TAPE_CHUNK_BYTES ? FMT_TAPE_CHUNK_BYTES - used : 0;
-}
+/* ---- parts ---- */
 
 /* Passes the open batch on, and opens the next one. */
 static err_code submit(fmt_tape_writer *w)
@@ -334,146 +126,36 @@ static err_code submit(fmt_tape_writer *w)
     if (w->open->n_parts == 0 && w->open->n_events == 0) return ERR_OK;
     if (!w->threaded) w->threaded = pthread_create(&w->thread, NULL, run, w) == 0; /* without it drain does it all */
     pthread_mutex_lock(&w->lock);
-    w->open->state = BATCH_FULL;
+    w->open->state = FMT_BATCH_FULL;
     pthread_cond_broadcast(&w->change);
     pthread_mutex_unlock(&w->lock);
     w->open = &w->ring[w->next_serial++ % BATCHES];
     TRY(drain(w, BATCHES - 1));
-    batch_reset(w->open, w->next_serial - 1);
+    fmt_batch_reset(w->open, w->next_serial - 1);
     return ERR_OK;
-}
-
-static err_code name_number(fmt_tape_writer *w, const char *name, uint32_t *out)
-{
-    batch *b = w->open;
-    size_t had = b->name_set.n;
-    if (!fmt_names_add(&b->name_set, name, strlen(name), out))
-        return err_set(&w->first, ERR_NOMEM, "tape writer: no memory for a name");
-    if (b->name_set.n > had) fmt_pack_str(&b->names, name);
-    return ERR_OK;
-}
-
-/* A copy of the same value on another rank, put just before. */
-typedef struct sibling {
-    uint64_t serial;
-    uint32_t part; /* neither REF nor XOR */
-    const uint8_t *raw;
-    bool equal;    /* all bytes of the record are the same */
-} sibling;
-
-/* Fewer than half of the bytes differ: what differs is then few enough for LZ4 to skip the zeros of the XOR. */
-static bool nearly_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
-{
-    size_t same = 0;
-    for (size_t at = 0; at < bytes; at += UINT8_MAX) { /* counters of a byte, so that vectors hold many */
-        size_t n = bytes - at < UINT8_MAX ? bytes - at : UINT8_MAX;
-        uint8_t count = 0;
-        for (size_t i = 0; i < n; i++) count += a[at + i] == b[at + i];
-        same += count;
-    }
-    return 2 * same > bytes;
-}
-
-/* What is the same for equal contents. */
-static uint64_t identity(const fmt_tape_record *r) { return r->has_digest ? r->digest : r->hash; }
-
-static uint16_t *find_stored(batch *b, const fmt_part *p)
-{
-    size_t at = (identity(&p->record) ^ p->first) % TABLE_SLOTS;
-    for (; b->table[at]; at = (at + 1) % TABLE_SLOTS) {
-        const stored_part *s = &b->stored[b->table[at] - 1];
-        if (s->hash == identity(&p->record) && s->first == p->first && s->elems == p->elems &&
-            s->dtype == fmt_content_dtype(&p->record))
-            break;
-    }
-    return &b->table[at];
-}
-
-/* The base tape's value of a record, or NULL. */
-typedef struct based { const uint8_t *raw; uint64_t hash; } based;
-
-/* Stores the raw bytes of p in the batch through the first transform that fits. on: the base's bytes of the same run. */
-static void encode(batch *b, fmt_part *p, const uint8_t *raw, const based *on, const sibling *near)
-{
-    uint8_t *dst = b->payload + b->payload_bytes;
-    p->offset = (uint32_t)b->payload_bytes;
-    fmt_dtype dtype = fmt_content_dtype(&p->record);
-    size_t raw_bytes = p->elems * fmt_dtype_bytes(dtype);
-    if (on->raw && memcmp(raw, on->raw, raw_bytes) == 0) {
-        p->transform = FMT_TRANSFORM_BASE;
-        p->base_hash = on->hash;
-        p->bytes = p->offset = 0;
-    } else if (on->raw && nearly_equal(raw, on->raw, raw_bytes)) {
-        fmt_codec_put_xor(dtype, raw, on->raw, p->elems, dst);
-        p->transform = FMT_TRANSFORM_BASE;
-        p->base_hash = on->hash;
-        p->bytes = (uint32_t)raw_bytes;
-    } else if (near && nearly_equal(raw, near->raw, raw_bytes)) {
-        fmt_codec_put_xor(dtype, raw, near->raw, p->elems, dst);
-        p->transform = FMT_TRANSFORM_XOR;
-        p->bytes = (uint32_t)raw_bytes;
-        p->base = near->part;
-    } else {
-        bool tensor = p->record.tier == FMT_TIER_TENSOR; /* digests are noise: as they are */
-        p->bytes = fmt_codec_put(tensor ? dtype : FMT_DTYPE_U8, raw, tensor ? p->elems : raw_bytes, dst, &p->transform);
-        uint16_t *slot = find_stored(b, p);
-        if (*slot) { /* the same hash: compare what is stored, which a transform makes only one way */
-            const stored_part *s = &b->stored[*slot - 1];
-            if (s->transform == p->transform && s->bytes == p->bytes && memcmp(b->payload + s->offset, dst,
-                                                                               s->bytes) == 0) {
-                p->transform = FMT_TRANSFORM_REF;
-                p->base = *slot - 1u;
-                p->bytes = p->offset = 0;
-            }
-        } else {
-            *slot = (uint16_t)(b->n_parts + 1);
-        }
-    }
-    b->payload_bytes += p->bytes;
 }
 
 /* Appends one part, in a new chunk if need be. *where: a sibling that the next rank's part may refer to. */
-static err_code put_part(fmt_tape_writer *w, const char *name, fmt_part *p, const uint8_t *raw, const based *on, bool equal,
-                         sibling *where)
+static err_code put_part(fmt_tape_writer *w, const char *name, fmt_part *p, const uint8_t *raw, const fmt_based *on,
+                         bool equal, fmt_sibling *where)
 {
     size_t raw_bytes = raw ? p->elems * fmt_dtype_bytes(fmt_content_dtype(&p->record)) : 0;
     bool refer = where->raw && equal && where->serial == w->open->serial;
     size_t need = FMT_PART_META_BYTES + (refer ? 0 : raw_bytes);
-    if (w->open->n_parts == FMT_CHUNK_PARTS || batch_room(w->open) < need) {
+    if (w->open->n_parts == FMT_CHUNK_PARTS || fmt_batch_room(w->open) < need) {
         TRY(submit(w));
         refer = false;
     }
-    batch *b = w->open;
+    fmt_batch *b = w->open;
     uint32_t number;
-    TRY(name_number(w, name, &number));
-    if (refer) {
-        p->transform = FMT_TRANSFORM_REF;
-        p->base = where->part;
-    } else if (raw_bytes) {
-        encode(b, p, raw, on, where->raw && where->serial == b->serial ? where : NULL);
-        if (!where->raw || where->serial != b->serial)
-            *where = (sibling){ .serial = b->serial, .raw = raw,
-                                .part = p->transform == FMT_TRANSFORM_REF ? p->base : b->n_parts };
-    }
-    b->stored[b->n_parts] = (stored_part){ identity(&p->record), p->first, p->elems, fmt_content_dtype(&p->record),
-                                           p->transform, p->offset, p->bytes };
-    fmt_part_put(&b->parts, p, number);
-    CHECK(!b->parts.full && !b->names.full);
-    b->n_parts++;
+    if (!fmt_batch_name(b, name, &number)) return err_set(&w->first, ERR_NOMEM, "tape writer: no memory for a name");
+    fmt_batch_part(b, p, number, raw_bytes ? raw : NULL, on, refer, where);
     return ERR_OK;
-}
-
-static void add_row(batch *b, const fmt_row *row, const char *name)
-{
-    fmt_row *r = &b->rows[b->n_rows++];
-    *r = *row;
-    /* The caller's name may be gone when the batch is written; the batch's own copy is not. */
-    r->record.key.name = b->name_set.text[fmt_names_find(&b->name_set, name, strlen(name))];
 }
 
 /* Finds the base's values of n records that differ in rank only. What the base lacks, has of another type, or cannot read
  * any more is stored by itself. */
-static err_code find_based(fmt_tape_writer *w, const fmt_row *rows, int32_t n, based *on)
+static err_code find_based(fmt_tape_writer *w, const fmt_row *rows, int32_t n, fmt_based *on)
 {
     memset(on, 0, (size_t)n * sizeof *on);
     const fmt_tape_record *r0 = &rows[0].record;
@@ -488,7 +170,7 @@ static err_code find_based(fmt_tape_writer *w, const fmt_row *rows, int32_t n, b
         fmt_tape_at(w->base, (size_t)i, &have);
         if (have.tier != FMT_TIER_TENSOR || !fmt_same_type(&have.tensor, &r0->tensor)) continue;
         uint8_t *to = w->base_data + bytes * (size_t)r;
-        if (fmt_tape_get(w->base, (size_t)i, to, bytes, NULL) == ERR_OK) on[r] = (based){ to, have.hash };
+        if (fmt_tape_get(w->base, (size_t)i, to, bytes, NULL) == ERR_OK) on[r] = (fmt_based){ to, have.hash };
     }
     return ERR_OK;
 }
@@ -501,7 +183,7 @@ static err_code put_copies(fmt_tape_writer *w, fmt_row *rows, const void *const 
     const fmt_tape_record *r0 = &rows[0].record;
     uint64_t size = fmt_dtype_bytes(fmt_content_dtype(r0)), elems = fmt_content_elems(r0);
     uint64_t step = FMT_PART_BYTES / size, n_parts = elems ? (elems + step - 1) / step : 1;
-    based on[RANKS_MAX];
+    fmt_based on[RANKS_MAX];
     TRY(find_based(w, rows, n, on));
     for (int32_t r = 0; r < n; r++) {
         rows[r].number = w->next_record++;
@@ -509,19 +191,19 @@ static err_code put_copies(fmt_tape_writer *w, fmt_row *rows, const void *const 
         rows[r].record.stored_bytes = 0;
     }
     for (uint64_t k = 0; k < n_parts; k++) {
-        sibling where = { 0 };
+        fmt_sibling where = { 0 };
         for (int32_t r = 0; r < n; r++) {
             fmt_part p = { .record = rows[r].record, .number = rows[r].number, .first = k * step };
             p.elems = elems - p.first < step ? elems - p.first : step;
             const uint8_t *raw = elems ? (const uint8_t *)data[r] + p.first * size : NULL;
-            const based run = { on[r].raw ? on[r].raw + p.first * size : NULL, on[r].hash };
+            const fmt_based run = { on[r].raw ? on[r].raw + p.first * size : NULL, on[r].hash };
             TRY(put_part(w, r0->key.name, &p, raw, &run, equal[r], &where));
             if (k == 0) {
                 rows[r].record.first_chunk_offset = w->open->serial;
                 rows[r].part = w->open->n_parts - 1;
             }
             rows[r].record.stored_bytes += p.bytes;
-            if (k + 1 == n_parts) add_row(w->open, &rows[r], r0->key.name);
+            if (k + 1 == n_parts) fmt_batch_row(w->open, &rows[r], r0->key.name);
         }
     }
     return ERR_OK;
@@ -648,9 +330,9 @@ err_code fmt_tape_put_event(fmt_tape_writer *w, int32_t round, const json_t *eve
         free(packed);
         return err_set(e, ERR_ARG, "tape: an event of %zu bytes, at most %d", bytes, FMT_EVENT_BYTES);
     }
-    if (batch_room(w->open) < bytes + 32) (void)submit(w);
+    if (fmt_batch_room(w->open) < bytes + 32) (void)submit(w);
     if (w->first.code == ERR_OK) {
-        batch *b = w->open;
+        fmt_batch *b = w->open;
         fmt_pack_array(&b->events, 3);
         fmt_pack_uint(&b->events, b->n_parts);
         fmt_pack_int(&b->events, round);
@@ -665,7 +347,7 @@ err_code fmt_tape_put_event(fmt_tape_writer *w, int32_t round, const json_t *eve
 static void writer_free(fmt_tape_writer *w)
 {
     stop_thread(w);
-    for (int i = 0; i < BATCHES; i++) batch_fini(&w->ring[i]);
+    for (int i = 0; i < BATCHES; i++) fmt_batch_fini(&w->ring[i]);
     fmt_index_fini(&w->out.index);
     free(w->out.events.data);
     free(w->out.chunk_at);
@@ -694,10 +376,10 @@ static err_code pack_head(fmt_tape_writer *w, const char *path, const json_t *he
 
 static err_code create(fmt_tape_writer *w, const char *path, const json_t *head, err *e)
 {
-    sink *s = &w->out;
-    bool room = buf_init(&s->meta, META_BYTES) && buf_init(&s->body, FMT_TAPE_CHUNK_BYTES) &&
-                buf_init(&s->events, FMT_PAGE_EVENT_BYTES);
-    for (int i = 0; i < BATCHES; i++) room = room && batch_init(&w->ring[i]);
+    fmt_sink *s = &w->out;
+    bool room = fmt_buf_init(&s->meta, FMT_META_BYTES) && fmt_buf_init(&s->body, FMT_TAPE_CHUNK_BYTES) &&
+                fmt_buf_init(&s->events, FMT_PAGE_EVENT_BYTES);
+    for (int i = 0; i < BATCHES; i++) room = room && fmt_batch_init(&w->ring[i]);
     if (!room) return err_set(e, ERR_NOMEM, "%s: no memory for a tape writer", path);
     if (!json_is_object(head)) return err_set(e, ERR_ARG, "%s: a tape's head is an object", path);
     TRY(pack_head(w, path, head, e));
@@ -709,7 +391,7 @@ static err_code create(fmt_tape_writer *w, const char *path, const json_t *head,
     fmt_prelude_put(prelude);
     outfile_write(s->file, prelude, sizeof prelude);
     fmt_buf_add(&s->meta, s->head, s->head_bytes);
-    TRY(write_chunk(s, FMT_CHUNK_HEAD, NULL, 0, 0, e));
+    TRY(fmt_sink_chunk(s, FMT_CHUNK_HEAD, NULL, 0, 0, e));
     w->written_bytes = outfile_bytes(s->file);
     return ERR_OK;
 }
@@ -734,7 +416,7 @@ err_code fmt_tape_create_on(const char *path, const json_t *head, const fmt_tape
         return rc;
     }
     w->open = &w->ring[0];
-    batch_reset(w->open, w->next_serial++);
+    fmt_batch_reset(w->open, w->next_serial++);
     *out = w;
     return ERR_OK;
 }
@@ -754,8 +436,8 @@ err_code fmt_tape_finish(fmt_tape_writer *w, const json_t *summary, err *e)
     if (rc == ERR_OK && summary) rc = fmt_msgpack_pack(summary, &packed, &bytes, e);
     if (rc == ERR_OK && bytes > FMT_SUMMARY_BYTES)
         rc = err_set(e, ERR_ARG, "tape: the summary packs to %zu bytes, at most %d", bytes, FMT_SUMMARY_BYTES);
-    if (rc == ERR_OK && (w->out.index.n_pages || w->out.n_events)) rc = write_page(&w->out, e);
-    if (rc == ERR_OK) rc = write_end(&w->out, packed, bytes, e);
+    if (rc == ERR_OK && (w->out.index.n_pages || w->out.n_events)) rc = fmt_sink_page(&w->out, e);
+    if (rc == ERR_OK) rc = fmt_sink_end(&w->out, packed, bytes, e);
     if (rc == ERR_OK) rc = outfile_commit(w->out.file, e);
     else outfile_leave(w->out.file); /* what was flushed can be recovered */
     free(packed);

@@ -40,6 +40,7 @@
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 
+#include "kernels/bound.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -59,6 +60,11 @@ MUST_USE err_code krn_attention(const bf16 *q, const bf16 *rings, int64_t ring_s
                                 const int32_t *last, int32_t window, const bf16 *block_kv, int32_t batch, int32_t n_block,
                                 const float *sink, float scale, int32_t heads, int32_t head_dim, bf16 *o, krn_stream stream,
                                 err *e);
+
+/* krn_attention_bound - one head of one row before R6: Bound. q [head_dim], keys as krn_attention_ref's, sink and scale the
+ * head's; o [head_dim]. s: room for n_ring + n_block numbers. */
+void krn_attention_bound(const bf16 *q, const bf16 *ring, int32_t n_ring, const bf16 *block_kv, int32_t n_block, float sink,
+                         float scale, int32_t head_dim, krn_rule rule, double *s, krn_span *o);
 
 #ifdef __cplusplus
 }

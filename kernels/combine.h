@@ -14,6 +14,7 @@
 #ifndef KERNELS_COMBINE_H
 #define KERNELS_COMBINE_H
 
+#include "kernels/bound.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -50,6 +51,11 @@ MUST_USE err_code krn_round_bf16(const float *x, bf16 *y, int64_t n, krn_stream 
 /* y[i] = f32(a[i] + b[i]). y may be a or b. Bit-equal everywhere. */
 void krn_add_f32_ref(const float *a, const float *b, float *y, int64_t n);
 MUST_USE err_code krn_add_f32(const float *a, const float *b, float *y, int64_t n, krn_stream stream, err *e);
+
+/* krn_combine_fused_bound - element d of a row of krn_combine_fused, summed over the ranks, in any order. slot [k, dim] and
+ * shared [dim] are sums over the ranks themselves; the ranks add their parts before they meet, and these may be larger:
+ * 2 * (k + 2) * 2^-24 * (sum |slot| + |shared|). krn_combine_exact has no bound: its order is official. */
+krn_span krn_combine_fused_bound(const float *slot, const float *shared, int32_t k, int32_t dim, int32_t d);
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,7 @@
 #ifndef KERNELS_CONFIDENCE_H
 #define KERNELS_CONFIDENCE_H
 
+#include "kernels/bound.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -35,6 +36,10 @@ float krn_confidence_ref(const bf16 *hidden, int32_t dim, const bf16 *markov, in
 MUST_USE err_code krn_confidence(const bf16 *hidden, int32_t dim, const bf16 *embed, int32_t markov_rank, const bf16 *w,
                                  const int32_t *anchor, const int32_t *drafts, int32_t batch, int32_t block, int32_t n_out,
                                  float *y, krn_stream stream, err *e);
+
+/* krn_confidence_bound - krn_confidence_ref's sum in any order of f32 sums: Bound. */
+krn_span krn_confidence_bound(const bf16 *hidden, int32_t dim, const bf16 *markov, int32_t rank, const bf16 *w,
+                              krn_rule rule);
 
 #ifdef __cplusplus
 }

@@ -37,10 +37,9 @@ extern "C" int32_t krn_device_count(void)
 
 extern "C" err_code krn_device_use(int32_t device, err *e)
 {
-    int32_t n = krn_device_count();
-    if (device < 0 || device >= n) return err_set(e, ERR_DEVICE, "CUDA device %d: found %d devices", device, n);
-    CUDA_TRY(cudaSetDevice(device));
-    return ERR_OK;
+    if (device >= 0 && cudaSetDevice(device) == cudaSuccess) return ERR_OK; /* steps pass here: no more is asked */
+    cudaGetLastError();
+    return err_set(e, ERR_DEVICE, "CUDA device %d: found %d devices", device, krn_device_count());
 }
 
 extern "C" err_code krn_device_info_get(int32_t device, krn_device_info *out, err *e)
@@ -187,6 +186,12 @@ extern "C" err_code krn_event_record(krn_event v, krn_stream s, err *e)
 extern "C" err_code krn_event_follow(krn_event v, krn_stream s, err *e)
 {
     CUDA_TRY(cudaStreamWaitEvent(s, v, 0));
+    return ERR_OK;
+}
+
+extern "C" err_code krn_event_follow_outside(krn_event v, krn_stream s, err *e)
+{
+    CUDA_TRY(cudaStreamWaitEvent(s, v, cudaEventWaitExternal));
     return ERR_OK;
 }
 

@@ -61,6 +61,9 @@ MUST_USE err_code krn_event_open(bool timed, krn_event *out, err *e);
 void krn_event_close(krn_event v);
 MUST_USE err_code krn_event_record(krn_event v, krn_stream s, err *e);
 MUST_USE err_code krn_event_follow(krn_event v, krn_stream s, err *e); /* later work on s waits for v */
+/* The same while s is captured, for an event that is recorded outside of the capture: whenever the graph gets there it
+ * waits for what the event then stands behind. One node of the graph. */
+MUST_USE err_code krn_event_follow_outside(krn_event v, krn_stream s, err *e);
 /* As krn_stream_wait, for what stands before the event; done at once when it was never recorded. */
 MUST_USE err_code krn_event_wait(krn_event v, uint64_t deadline_ns, bool *done, err *e);
 MUST_USE err_code krn_event_elapsed_us(krn_event from, krn_event to, double *us, err *e); /* both done */

@@ -8,6 +8,7 @@
 #ifndef KERNELS_GATE_H
 #define KERNELS_GATE_H
 
+#include "kernels/bound.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -48,6 +49,11 @@ void krn_gate_topk_ref(const float *scores, const float *bias, int32_t rows, int
                        float route_scale, int32_t *ids, float *weights, krn_acc acc);
 MUST_USE err_code krn_gate_topk(const float *scores, const float *bias, int32_t rows, int32_t n_experts, int32_t k,
                                 float route_scale, int32_t *ids, float *weights, krn_stream stream, err *e);
+
+/* krn_gate_scores_bound - one score from a bounded logit; krn_gate_weights_bound - a row's weights from its scores and the
+ * ids that were chosen (in range): Bound. scores [n_experts]; ids, weights [k]. */
+krn_span krn_gate_scores_bound(krn_span logit);
+void krn_gate_weights_bound(const float *scores, const int32_t *ids, int32_t k, float route_scale, krn_span *weights);
 
 #ifdef __cplusplus
 }

@@ -59,6 +59,7 @@
 #ifndef KERNELS_LINEAR_H
 #define KERNELS_LINEAR_H
 
+#include "kernels/bound.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -108,6 +109,16 @@ void krn_linear_grouped_ref(const krn_linear_job *jobs, int32_t n_jobs, krn_acc 
 void krn_weight_decode_f32(const krn_weight *w, int32_t n0, int32_t n, float *out);
 /* The same to bf16; returns the number of elements that bf16 cannot hold exactly (0 for every official weight). */
 int64_t krn_weight_decode_bf16(const krn_weight *w, int32_t n0, int32_t n, bf16 *out);
+
+/* krn_linear_bound - where the sums of this contract may lie in any order of f32 sums (kernels/bound.h), before R2. One
+ * decoded pass over the rows of w that some job needs. Threads: OpenMP over outputs */
+typedef struct krn_linear_bound_job {
+    const krn_weight *w; /* as krn_linear_job's */
+    const bf16 *x;       /* [K] */
+    const uint8_t *need; /* [N] outputs that are wanted, the others' y is left alone; NULL: all */
+    krn_span *y;         /* [N] */
+} krn_linear_bound_job;
+void krn_linear_bound(const krn_linear_bound_job *jobs, int32_t n_jobs, krn_rule rule);
 
 #ifdef __cplusplus
 }

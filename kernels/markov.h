@@ -35,6 +35,7 @@
 #ifndef KERNELS_MARKOV_H
 #define KERNELS_MARKOV_H
 
+#include "kernels/bound.h"
 #include "kernels/argmax.h"
 #include "kernels/device.h"
 
@@ -63,6 +64,9 @@ void krn_markov_step_ref(const float *logits, const bf16 *embed, const bf16 *hea
                          int32_t n, int32_t first_id, int32_t batch, int32_t block, int32_t n_out, int32_t i,
                          const int32_t *anchor, const int32_t *drafts, krn_acc acc, float *biased, krn_best *best);
 void krn_markov_pick_ref(const krn_best *best, int32_t n_ranks, int32_t batch, int32_t n_out, int32_t i, int32_t *drafts);
+
+/* krn_markov_bound - one element of biased from a bounded logit and R1's m, bounded by krn_linear_bound: Bound. */
+krn_span krn_markov_bound(krn_span logit, krn_span term);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@
 #ifndef KERNELS_MHC_H
 #define KERNELS_MHC_H
 
+#include "kernels/bound.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -71,6 +72,16 @@ void krn_mhc_expand_ref(const bf16 *y, const bf16 *x, const float *post, const f
                         int32_t hc, int32_t dim, krn_acc acc);
 MUST_USE err_code krn_mhc_expand(const bf16 *y, const bf16 *x, const float *post, const float *comb, bf16 *out,
                                  int32_t rows, int32_t hc, int32_t dim, krn_stream stream, err *e);
+
+/* krn_mhc_mixes_bound - one row's mixes from bounded dots. Wider than Bound: the sum of squares may be f32 in any order, as
+ * in krn_rmsnorm_bound. Shapes as krn_mhc_mixes_ref's, of one row; hc <= KRN_MHC_COPIES_MAX.
+ * krn_mhc_collapse_bound, krn_mhc_expand_bound - one element before bf16: Bound. All arrays are one row's. */
+void krn_mhc_mixes_bound(const bf16 *x, const krn_span *dots, const float *base, const float *scale, int32_t hc,
+                         int32_t dim, float norm_eps, float hc_eps, int32_t iters, krn_rule rule, krn_span *pre,
+                         krn_span *post, krn_span *comb);
+krn_span krn_mhc_collapse_bound(const bf16 *x, const float *pre, int32_t hc, int32_t dim, int32_t d);
+krn_span krn_mhc_expand_bound(const bf16 *y, const bf16 *x, const float *post, const float *comb, int32_t hc, int32_t dim,
+                              int32_t k, int32_t d);
 
 #ifdef __cplusplus
 }

@@ -24,6 +24,7 @@
 #ifndef KERNELS_RMSNORM_H
 #define KERNELS_RMSNORM_H
 
+#include "kernels/bound.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -34,6 +35,10 @@ extern "C" {
 void krn_rmsnorm_ref(const bf16 *x, int64_t ldx, const bf16 *w, bf16 *y, int64_t ldy, int32_t rows, int32_t dim, float eps);
 MUST_USE err_code krn_rmsnorm(const bf16 *x, int64_t ldx, const bf16 *w, bf16 *y, int64_t ldy, int32_t rows, int32_t dim,
                               float eps, krn_stream stream, err *e);
+
+/* krn_rmsnorm_bound - one row before R6, from bounded x. Wider than Bound: R1 and R2 may be f32 in any order, as official
+ * kernels have them: relative, half of the slack of a sum of dim, and 5u. x, y, w [dim]; y may be x. */
+void krn_rmsnorm_bound(const krn_span *x, const bf16 *w, int32_t dim, float eps, krn_rule rule, krn_span *y);
 
 #ifdef __cplusplus
 }

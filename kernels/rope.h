@@ -21,6 +21,7 @@
 #ifndef KERNELS_ROPE_H
 #define KERNELS_ROPE_H
 
+#include "kernels/bound.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -36,6 +37,9 @@ void krn_rope_ref(const bf16 *x, bf16 *y, int32_t rows, int32_t heads, int32_t h
                   const int32_t *pos, const float *freq, bool inverse, krn_acc acc);
 MUST_USE err_code krn_rope(const bf16 *x, bf16 *y, int32_t rows, int32_t heads, int32_t head_dim, int32_t rope_dim,
                            const int32_t *pos, const float *freq, bool inverse, krn_stream stream, err *e);
+
+/* krn_rope_bound - one pair before R4, from bounded re and im: Bound. out {re', im'}. */
+void krn_rope_bound(krn_span re, krn_span im, int32_t pos, float freq, bool inverse, krn_span out[2]);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
  *
  * KRN_SIMD_AVX512 or KRN_SIMD_AVX2 selects the intrinsics; with neither, plain C loops, which are the definition: every
  * operation gives the same bits in all three. Products and sums round separately (there is no f32 fused multiply-add
- * here), except f64x16_add_product, whose products are exact in double. Only simd_loops.c includes this header.
+ * here), except f64x16_add_product, whose products are exact in double. Only simd_loops.c and bound_loops.c include it.
  *
  *   f32x16, f64x16     16 lanes of f32, of f64; loads take any alignment
  *   ..._sum            halving tree: lane i += lane i+8, then +4, +2, +1; returns lane 0
@@ -104,6 +104,7 @@ SIMD_INLINE f64x16 f64x16_mul(f64x16 a, f64x16 b)
 {
     return (f64x16){ _mm512_mul_pd(a.lo, b.lo), _mm512_mul_pd(a.hi, b.hi) };
 }
+SIMD_INLINE f64x16 f64x16_abs(f64x16 a) { return (f64x16){ _mm512_abs_pd(a.lo), _mm512_abs_pd(a.hi) }; }
 SIMD_INLINE f64x16 f64x16_add_product(f64x16 sum, f64x16 a, f64x16 b)
 {
     return (f64x16){ _mm512_fmadd_pd(a.lo, b.lo, sum.lo), _mm512_fmadd_pd(a.hi, b.hi, sum.hi) };
@@ -226,6 +227,12 @@ SIMD_INLINE f64x16 f64x16_mul(f64x16 a, f64x16 b)
     return (f64x16){ { _mm256_mul_pd(a.q[0], b.q[0]), _mm256_mul_pd(a.q[1], b.q[1]), _mm256_mul_pd(a.q[2], b.q[2]),
                        _mm256_mul_pd(a.q[3], b.q[3]) } };
 }
+SIMD_INLINE f64x16 f64x16_abs(f64x16 a)
+{
+    const __m256d sign = _mm256_set1_pd(-0.0);
+    return (f64x16){ { _mm256_andnot_pd(sign, a.q[0]), _mm256_andnot_pd(sign, a.q[1]), _mm256_andnot_pd(sign, a.q[2]),
+                       _mm256_andnot_pd(sign, a.q[3]) } };
+}
 SIMD_INLINE f64x16 f64x16_add_product(f64x16 sum, f64x16 a, f64x16 b)
 {
     return (f64x16){ { _mm256_fmadd_pd(a.q[0], b.q[0], sum.q[0]), _mm256_fmadd_pd(a.q[1], b.q[1], sum.q[1]),
@@ -291,6 +298,7 @@ SIMD_INLINE f32x16 f32x16_from_e8m0(const uint8_t *p) { SIMD_LANES(f32x16, r.v[i
 
 SIMD_INLINE f64x16 f64x16_splat(double v) { SIMD_LANES(f64x16, r.v[i] = v); }
 SIMD_INLINE f64x16 f64x16_from_f32(f32x16 a) { SIMD_LANES(f64x16, r.v[i] = (double)a.v[i]); }
+SIMD_INLINE f64x16 f64x16_abs(f64x16 a) { SIMD_LANES(f64x16, r.v[i] = fabs(a.v[i])); }
 SIMD_INLINE f64x16 f64x16_mul(f64x16 a, f64x16 b) { SIMD_LANES(f64x16, r.v[i] = a.v[i] * b.v[i]); }
 SIMD_INLINE f64x16 f64x16_add_product(f64x16 sum, f64x16 a, f64x16 b)
 {

@@ -21,6 +21,7 @@
 #ifndef KERNELS_SWIGLU_H
 #define KERNELS_SWIGLU_H
 
+#include "kernels/bound.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -32,6 +33,9 @@ void krn_swiglu_ref(const bf16 *g, const bf16 *u, const float *route_weight, flo
                     int32_t cols);
 MUST_USE err_code krn_swiglu(const bf16 *g, const bf16 *u, const float *route_weight, float limit, bf16 *h, int32_t rows,
                              int32_t cols, krn_stream stream, err *e);
+
+/* krn_swiglu_bound - one element before R5, from bounded g and u: Bound. route_weight 1 for the shared expert. */
+krn_span krn_swiglu_bound(krn_span g, krn_span u, double route_weight, float limit);
 
 #ifdef __cplusplus
 }

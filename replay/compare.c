@@ -2,6 +2,7 @@
 
 #include "base/cli.h"
 #include "base/mem.h"
+#include "capture/redact.h"
 #include "replay/value.h"
 
 #include <math.h>
@@ -46,6 +47,7 @@ struct rpl_compare {
     cap_names *names[2];
     rpl_ordered *ordered;
     char *taps;
+    bool other_ids; /* the tapes name tokens differently: one is redacted, or both with other keys */
     bool has_program;
     eng_program *program[N_STEPS];
     rpl_fold *fold[N_STEPS];
@@ -266,6 +268,10 @@ static int32_t vocab_of(const rpl_compare *c) { return c->has_program ? c->progr
 /* Reads only what no comparison changes, so that values can be compared in parallel. */
 static void compare_value(const rpl_compare *c, cap_value buffer[2], int32_t round, rpl_value *v)
 {
+    if (c->other_ids && cap_redact_tells_ids(v->name)) {
+        v->state = RPL_STATE_REDACTED;
+        return;
+    }
     if (rpl_value_same(v, round, c->tape[A], c->tape[B], vocab_of(c))) return;
     fmt_tape_record rec[2];
     bool there[2], payload = true;
@@ -279,6 +285,7 @@ static void compare_value(const rpl_compare *c, cap_value buffer[2], int32_t rou
     }
     if (!there[A] || !there[B]) {
         v->state = there[A] ? RPL_STATE_ONLY_A : RPL_STATE_ONLY_B;
+        if (cap_redact_withholds(c->tape[there[A] ? B : A], v->name)) v->state = RPL_STATE_REDACTED;
         return;
     }
     if (rec[A].has_digest || rec[B].has_digest) {
@@ -352,6 +359,7 @@ static void explain_draft(rpl_compare *c, int32_t round, rpl_draft *d)
 static err_code compare_drafts(rpl_compare *c, round_result *r, err *e)
 {
     int32_t round = r->round.round;
+    if (c->other_ids) return ERR_OK;
     fmt_tensor ta = { 0 }, tb = { 0 }, ts = { 0 }, tp = { 0 };
     const int32_t *a = get_i32(c, A, round, "drafts", 2, &ta), *b = get_i32(c, B, round, "drafts", 2, &tb);
     if (!a || !b) return ERR_OK;
@@ -453,6 +461,7 @@ static err_code open_compare(rpl_compare *c, const eng_config *config, const cha
     c->n_threads = threads_max() < THREADS_MAX ? threads_max() : THREADS_MAX;
     c->threads = mem_alloc((size_t)c->n_threads, sizeof *c->threads);
     if (taps) c->taps = mem_strdup(taps);
+    c->other_ids = !cap_redact_same_key(c->tape[A], c->tape[B]);
     if (!c->result || !c->threads || (taps && !c->taps)) return err_set(e, ERR_NOMEM, "comparison: no memory");
     c->buffer = c->threads[0].side;
     eng_config own;

@@ -18,6 +18,7 @@ typedef enum rpl_state {
     RPL_STATE_ONLY_A, RPL_STATE_ONLY_B,
     RPL_STATE_DTYPE, RPL_STATE_SHAPE,
     RPL_STATE_UNKNOWN,    /* a side kept no payload, and rank counts differ, or one a hash and the other a digest */
+    RPL_STATE_REDACTED,   /* it tells token ids, which the two tapes name differently, or one of them withholds it */
     RPL_STATE_UNREADABLE, /* damaged, or a rank's part is missing: `why` says */
     RPL_STATE_COUNT
 } rpl_state;
@@ -84,6 +85,7 @@ typedef struct rpl_round {
     const rpl_value *value;  /* program order: inputs, inserts by slot, windows, draft step; unknown names last */
     const rpl_draft *draft;
     int32_t n_compared, n_equal, n_differ; /* n_differ includes states other than compared */
+    int32_t n_redacted;      /* neither equal nor different */
     int32_t by_class[RPL_CLASS_COUNT];
     int32_t n_findings;      /* values with a finding */
     int32_t first_origin;    /* index into value, -1: none */

@@ -90,7 +90,7 @@ err_code rpl_diff_print_json(const rpl_diff *d, err *e)
     for (char **p = d->identity; p && *p; p++) json_array_append_new(identity, json_string(*p));
     TRY(emit(json_pack(
                  "{s:i, s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
-                 " s:i, s:i, s:o}",
+                 " s:i, s:i, s:o, s:I}",
                  "schema", 1, "type", "verdict", "verdict", rpl_diff_verdict(d), "a", fmt_tape_path(d->a), "b",
                  fmt_tape_path(d->b), "forced", d->forced, "values", (json_int_t)d->n_values, "compared",
                  (json_int_t)d->n_compared, "equal", (json_int_t)d->n_equal, "differ", (json_int_t)d->n_differ,
@@ -99,7 +99,7 @@ err_code rpl_diff_print_json(const rpl_diff *d, err *e)
                  (json_int_t)d->by_class[RPL_CLASS_INHERITED], "unplaced", (json_int_t)d->by_class[RPL_CLASS_UNPLACED],
                  "findings", (json_int_t)(d->n_findings + (d->n_elems == 0)), "drafts", (json_int_t)d->n_blocks,
                  "drafts_equal", (json_int_t)d->n_blocks_exact, "rounds", d->n_rounds, "rounds_differ",
-                 d->rounds_differ, "identity", identity),
+                 d->rounds_differ, "identity", identity, "redacted", (json_int_t)d->n_redacted),
              e));
     if (d->n_elems == 0)
         TRY(emit(json_pack("{s:i, s:s, s:s}", "schema", 1, "type", "finding", "finding", "nothing compared"), e));

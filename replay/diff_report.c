@@ -1,6 +1,7 @@
 #include "replay/diff_report.h"
 
 #include "base/mem.h"
+#include "capture/redact.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -20,6 +21,7 @@ bool rpl_diff_sum(rpl_diff *d)
         d->n_compared += r->n_compared;
         d->n_equal += r->n_equal;
         d->n_differ += r->n_differ;
+        d->n_redacted += r->n_redacted;
         d->n_findings += r->n_findings;
         d->n_elems += r->n_elems;
         d->n_bytes += r->n_bytes;
@@ -31,7 +33,7 @@ bool rpl_diff_sum(rpl_diff *d)
     const json_t *a = fmt_tape_head(d->a), *b = fmt_tape_head(d->b);
     const json_t *level = json_object_get(a, "level");
     const json_t *taps_a = json_object_get(a, "taps"), *taps_b = json_object_get(b, "taps");
-    d->n_one_sided = d->forced ? 0 : d->n_values - d->n_equal - d->n_differ;
+    d->n_one_sided = d->forced ? 0 : d->n_values - d->n_equal - d->n_differ - d->n_redacted;
     d->alike = level && json_equal(level, json_object_get(b, "level")) &&
                (!taps_a || !taps_b || json_equal(taps_a, taps_b));
     return same(d);
@@ -71,7 +73,10 @@ static const char *slot_text(int32_t slot, char buf[16])
     return buf;
 }
 
-bool rpl_diff_differs(const rpl_value *v) { return v->cls != RPL_CLASS_EQUAL && v->state != RPL_STATE_UNKNOWN; }
+bool rpl_diff_differs(const rpl_value *v)
+{
+    return v->cls != RPL_CLASS_EQUAL && v->state != RPL_STATE_UNKNOWN && v->state != RPL_STATE_REDACTED;
+}
 
 static void print_run(char side, const fmt_tape *t)
 {
@@ -87,6 +92,16 @@ static void print_run(char side, const fmt_tape *t)
     size_t n_faults = fmt_tape_damage(t, &faults);
     if (n_faults) printf("  (damaged, %zu fault%s: sparktape doctor says where)", n_faults, n_faults == 1 ? "" : "s");
     printf("%s\n", fmt_tape_finished(t) ? "" : "  (unfinished)");
+}
+
+/* What redaction kept from being compared. */
+static void print_redacted(const rpl_diff *d)
+{
+    const char *a = cap_redact_key_of(d->a), *b = cap_redact_key_of(d->b);
+    if (d->forced && b) printf("redacted   B's token ids are (key %s): ops that read or choose tokens were not run\n", b);
+    if (d->n_redacted)
+        printf("redacted   A %s%s, B %s%s: %" PRId64 " values that tell token ids, or are withheld, were not compared\n",
+               a ? "key " : "not", a ? a : "", b ? "key " : "not", b ? b : "", d->n_redacted);
 }
 
 static bool says_what_ran(const fmt_tape *t)
@@ -207,7 +222,7 @@ static void print_missing(const rpl_diff *d)
         for (int32_t k = 0; k < d->round[i]->n_values; k++) {
             const rpl_value *v = &d->round[i]->value[k];
             char slot[16], a[96] = "-", b[96] = "-";
-            if (v->cls != RPL_CLASS_NONE) continue;
+            if (v->cls != RPL_CLASS_NONE || v->state == RPL_STATE_REDACTED) continue;
             count[v->state]++;
             if (n == 0) printf("\n%-10s %5s %4s  %-20s %-12s\n", "no pair", "round", "slot", "value", "why");
             if (n++ >= FEW && !d->all) continue;
@@ -308,7 +323,7 @@ static void print_verdict(const rpl_diff *d)
     if (d->by_class[RPL_CLASS_UNPLACED]) printf(", %" PRId64 " unplaced", d->by_class[RPL_CLASS_UNPLACED]);
     if (d->n_one_sided)
         printf(", %" PRId64 " without a pair%s", d->n_one_sided, d->alike ? " (both should hold them)" : "");
-    int64_t unlike = d->by_class[RPL_CLASS_NONE] - d->n_one_sided;
+    int64_t unlike = d->by_class[RPL_CLASS_NONE] - d->n_one_sided - d->n_redacted;
     if (unlike > 0) printf(", %" PRId64 " of another kind", unlike);
     if (d->n_blocks) printf("; drafts %" PRId64 "/%" PRId64 " blocks exact", d->n_blocks_exact, d->n_blocks);
     int64_t findings = d->n_findings + (d->n_elems == 0);
@@ -321,6 +336,7 @@ static err_code print_text(const rpl_diff *d, err *e)
     print_verdict(d);
     print_run('A', d->a);
     print_run('B', d->b);
+    print_redacted(d);
     if (d->forced) printf("forced: A's arm run on every op's inputs as B recorded them, against B's outputs\n");
     print_identity(d);
     TRY(print_class(d, RPL_CLASS_ORIGIN, d->forced ? "origins: the op alone, on B's inputs, gives another value"

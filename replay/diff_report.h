@@ -16,6 +16,7 @@ typedef struct rpl_diff {
     int64_t by_class[RPL_CLASS_COUNT];
     int32_t rounds_differ;
     int64_t n_one_sided;    /* values that one tape lacks */
+    int64_t n_redacted;     /* values that tell token ids and could not be compared */
     bool alike;             /* both tapes say that they hold the same set of values (level and taps of their heads) */
 } rpl_diff;
 

@@ -2,6 +2,8 @@
 
 #include "base/cli.h"
 #include "base/mem.h"
+#include "capture/redact.h"
+#include "capture/rounds.h"
 #include "replay/ordered.h"
 #include "replay/value.h"
 
@@ -12,6 +14,9 @@ typedef struct ring_state {
     int32_t slot;
     bf16 *rows;       /* [n_stages, window, head_dim] */
     uint32_t missing; /* bit k: stage k lacks rows of some round */
+    /* Of a tape of chosen rounds: what a round does not bring is taken from the windows that were recorded up to it. */
+    int32_t *at;      /* [n_stages, window] the position that a row holds, -1: none */
+    int64_t *told;    /* [n_stages] rows of the last draft's window that were there without it */
 } ring_state;
 
 /* The bench that ran last for a step, and what it was made for. */
@@ -25,6 +30,8 @@ struct rpl_forced {
     const eng_weights *weights;
     eng_options options;
     eng_config config;
+    bool redacted; /* the tape's ids are not the model's: what reads or chooses tokens has no inputs */
+    bool chosen;   /* the tape does not hold every round */
     cap_names *names;
     rpl_ordered *ordered;
     kept_round *kept;
@@ -122,14 +129,20 @@ static err_code add_ring(rpl_forced *f, int32_t slot, ring_state **out, err *e)
     *out = find_ring(f, slot);
     if (*out) return ERR_OK;
     void *array = f->ring;
-    bf16 *rows = mem_alloc((size_t)f->config.n_stages * ring_elems(f), sizeof *rows);
-    if (!rows || !mem_grow(&array, &f->rings_capacity, f->n_rings + 1, sizeof *f->ring)) {
+    size_t stages = (size_t)f->config.n_stages, n_at = stages * (size_t)f->config.window;
+    bf16 *rows = mem_alloc(stages * ring_elems(f), sizeof *rows);
+    int32_t *at = mem_alloc(n_at, sizeof *at);
+    int64_t *told = mem_alloc(stages, sizeof *told);
+    if (!rows || !at || !told || !mem_grow(&array, &f->rings_capacity, f->n_rings + 1, sizeof *f->ring)) {
         free(rows);
+        free(at);
+        free(told);
         return err_set(e, ERR_NOMEM, "forced run: no memory for the ring of slot %d", slot);
     }
     f->ring = array;
     *out = &f->ring[f->n_rings++];
-    **out = (ring_state){ .slot = slot, .rows = rows };
+    for (size_t i = 0; i < n_at; i++) at[i] = -1;
+    **out = (ring_state){ .slot = slot, .rows = rows, .at = at, .told = told };
     return ERR_OK;
 }
 
@@ -153,18 +166,83 @@ static err_code apply_insert(rpl_forced *f, int32_t round, int32_t slot, err *e)
         fmt_tensor want = fmt_tensor_make(FMT_DTYPE_BF16, NULL, 2, (const int64_t[]){ rows, width });
         TRY(get_value(f, round, slot, name, &want, &f->scratch[1], e));
         const bf16 *kv = f->scratch[1].tensor.data;
-        for (int64_t r = 0; r < rows; r++)
+        for (int64_t r = 0; r < rows; r++) {
             memcpy(ring->rows + (size_t)k * ring_elems(f) + (size_t)((pos[r] % window) * width), kv + r * width,
                    (size_t)width * sizeof *kv);
+            ring->at[k * window + pos[r] % window] = pos[r];
+        }
     }
+    return ERR_OK;
+}
+
+/* Rows of the window of a draft at pos that the ring holds. */
+static int64_t rows_there(const rpl_forced *f, const ring_state *ring, int32_t stage, int32_t pos)
+{
+    int32_t window = f->config.window;
+    int64_t n = 0;
+    for (int32_t p = pos < window ? 0 : pos - window + 1; p <= pos; p++)
+        n += ring->at[stage * window + p % window] == p;
+    return n;
+}
+
+/* Takes the rows that the ring lacks from the window that a draft at pos saw, where that is recorded. */
+static err_code apply_window(rpl_forced *f, int32_t round, int32_t slot, int32_t pos, int32_t stage, err *e)
+{
+    int32_t window = f->config.window, live = pos < window ? pos + 1 : window;
+    int64_t width = f->config.head_dim;
+    ring_state *ring;
+    char name[32];
+    TRY(add_ring(f, slot, &ring, e));
+    snprintf(name, sizeof name, "s%d.window", stage);
+    ring->told[stage] = rows_there(f, ring, stage, pos);
+    if (ring->told[stage] == live || !has_payload(f, round, slot, name)) return ERR_OK;
+    fmt_tensor want = fmt_tensor_make(FMT_DTYPE_BF16, NULL, 2, (const int64_t[]){ live, width });
+    TRY(get_value(f, round, slot, name, &want, &f->scratch[1], e));
+    for (int32_t p = pos - live + 1; p <= pos; p++) {
+        int32_t row = p % window, *at = &ring->at[stage * window + row];
+        if (*at == p) continue;
+        memcpy(ring->rows + (size_t)stage * ring_elems(f) + (size_t)(row * width),
+               (const bf16 *)f->scratch[1].tensor.data + row * width, (size_t)width * sizeof(bf16));
+        *at = p;
+    }
+    return ERR_OK;
+}
+
+/* The same for all slots and stages of a round's draft. */
+static err_code apply_windows(rpl_forced *f, int32_t round, err *e)
+{
+    int32_t slots[ENG_BATCH_MAX], pos[ENG_BATCH_MAX];
+    int64_t n = vector_length(f, round, FMT_TAPE_NO_SLOT, "draft.slots");
+    if (n < 1 || n > ENG_BATCH_MAX) return ERR_OK; /* reading the draft's inputs says what is wrong with it */
+    TRY(get_vector(f, round, FMT_TAPE_NO_SLOT, "draft.slots", n, &f->scratch[0], e));
+    memcpy(slots, f->scratch[0].tensor.data, (size_t)n * sizeof *slots);
+    TRY(get_vector(f, round, FMT_TAPE_NO_SLOT, "draft.pos", n, &f->scratch[0], e));
+    memcpy(pos, f->scratch[0].tensor.data, (size_t)n * sizeof *pos);
+    TRY(check_range(f, round, "draft.pos", pos, n, INT32_MAX, e));
+    for (int64_t b = 0; b < n; b++)
+        for (int32_t k = 0; k < f->config.n_stages; k++) TRY(apply_window(f, round, slots[b], pos[b], k, e));
     return ERR_OK;
 }
 
 static void forget_rings(rpl_forced *f)
 {
-    for (size_t i = 0; i < f->n_rings; i++) free(f->ring[i].rows);
+    for (size_t i = 0; i < f->n_rings; i++) {
+        free(f->ring[i].rows);
+        free(f->ring[i].at);
+        free(f->ring[i].told);
+    }
     f->n_rings = 0;
     f->ring_round = 0;
+}
+
+static err_code apply_round(rpl_forced *f, int32_t i, err *e)
+{
+    int32_t n, round = rpl_ordered_number(f->ordered, i);
+    const cap_name *name = rpl_ordered_at(f->ordered, i, &n);
+    for (int32_t k = 0; k < n; k++)
+        if (name[k].slot != FMT_TAPE_NO_SLOT && strcmp(name[k].name, "pos") == 0)
+            TRY(apply_insert(f, round, name[k].slot, e));
+    return f->chosen ? apply_windows(f, round, e) : ERR_OK;
 }
 
 /* Brings the rings to the state after round i's inserts. */
@@ -172,21 +250,16 @@ static err_code rings_up_to(rpl_forced *f, int32_t i, err *e)
 {
     if (f->ring_round > i + 1) forget_rings(f);
     for (; f->ring_round <= i; f->ring_round++) {
-        int32_t n, round = rpl_ordered_number(f->ordered, f->ring_round);
-        const cap_name *name = rpl_ordered_at(f->ordered, f->ring_round, &n);
-        for (int32_t k = 0; k < n; k++) {
-            if (name[k].slot == FMT_TAPE_NO_SLOT || strcmp(name[k].name, "pos") != 0) continue;
-            err_code rc = apply_insert(f, round, name[k].slot, e);
-            if (rc == ERR_OK) continue;
-            forget_rings(f);
-            return rc;
-        }
+        err_code rc = apply_round(f, f->ring_round, e);
+        if (rc == ERR_OK) continue;
+        forget_rings(f);
+        return rc;
     }
     return ERR_OK;
 }
 
-/* Ring of a drafted slot and stage into dst [window, head_dim]; *ok false: neither rows nor a recorded window. */
-static err_code load_ring(rpl_forced *f, int32_t round, int32_t slot, int32_t stage, int64_t n_rows, bf16 *dst,
+/* Ring of a slot drafted at pos, and stage, into dst [window, head_dim]; *ok false: neither rows nor a recorded window. */
+static err_code load_ring(rpl_forced *f, int32_t round, int32_t slot, int32_t stage, int32_t pos, int64_t n_rows, bf16 *dst,
                           bool *ok, err *e)
 {
     const ring_state *ring = find_ring(f, slot);
@@ -194,7 +267,9 @@ static err_code load_ring(rpl_forced *f, int32_t round, int32_t slot, int32_t st
     snprintf(name, sizeof name, "s%d.window", stage);
     *ok = true;
     memset(dst, 0, ring_elems(f) * sizeof *dst);
-    if (ring && !(ring->missing >> stage & 1)) {
+    if (f->chosen) *ok = ring && rows_there(f, ring, stage, pos) == n_rows;
+    if (f->chosen && !*ok) return ERR_OK;
+    if (ring && (f->chosen || !(ring->missing >> stage & 1))) {
         memcpy(dst, ring->rows + (size_t)stage * ring_elems(f), ring_elems(f) * sizeof *dst);
         return ERR_OK;
     }
@@ -223,7 +298,8 @@ static err_code read_values(step_run *s, const eng_extents *x, err *e)
     for (int32_t v = 0; v < s->program->n_values; v++) {
         const eng_value *value = &s->program->value[v];
         cap_value *to = &f->value[s->step][v];
-        f->recorded[s->step][v] = !value->state && has_payload(f, s->round, s->slot, value->name);
+        f->recorded[s->step][v] = !value->state && has_payload(f, s->round, s->slot, value->name) &&
+                                  !(f->redacted && cap_redact_tells_ids(value->name));
         if (!f->recorded[s->step][v]) continue;
         fmt_tensor want = value_tensor(s, v, x, NULL);
         TRY(get_value(f, s->round, s->slot, value->name, &want, to, e));
@@ -346,7 +422,8 @@ static err_code report_window(step_run *s, int32_t slot, int32_t stage, int64_t 
     snprintf(name, sizeof name, "s%d.window", stage);
     const ring_state *state = find_ring(f, slot);
     if (!has_payload(f, s->round, slot, name)) return ERR_OK;
-    if (!state || state->missing >> stage & 1) { /* the recorded window itself is all there is */
+    bool none = f->chosen ? !state || state->told[stage] == 0 : !state || state->missing >> stage & 1;
+    if (none) { /* the recorded window itself is all there is */
         s->n_skipped++;
         return ERR_OK;
     }
@@ -368,7 +445,7 @@ static err_code load_windows(step_run *s, const int32_t *slots, const int32_t *p
             int64_t n_rows = (int64_t)pos[b] + 1 < f->config.window ? pos[b] + 1 : f->config.window;
             bf16 *ring = eng_bench_ring(s->bench, b, k);
             bool ok;
-            TRY(load_ring(f, s->round, slots[b], k, n_rows, ring, &ok, e));
+            TRY(load_ring(f, s->round, slots[b], k, pos[b], n_rows, ring, &ok, e));
             if (!ok) *no_ring |= 1u << k;
             TRY(report_window(s, slots[b], k, n_rows, ring, e));
         }
@@ -493,6 +570,8 @@ err_code rpl_forced_open(const fmt_tape *t, const eng_weights *w, const eng_opti
     rpl_forced *f = mem_alloc(1, sizeof *f);
     if (!f) return err_set(e, ERR_NOMEM, "forced run: no memory");
     f->tape = t;
+    f->redacted = cap_redact_key_of(t) != NULL;
+    f->chosen = cap_rounds_chosen(t);
     f->weights = w;
     f->options = *o;
     f->options.mode = ENG_MODE_EAGER;

@@ -2,7 +2,9 @@
  *
  * The op runs with the whole weights on joined values; its sums are cut as the ranks cut them (see eng_bench_open). Hidden
  * values are made again inside the group. Rings come from the recorded main_kv rows of this and the earlier rounds (from
- * the recorded windows where a tape has no rows). Every head.biased row is made under the recorded drafts before it. */
+ * the recorded windows where a tape has no rows). Every head.biased row is made under the recorded drafts before it.
+ * Of a tape of chosen rounds the rows that no round brings come from the recorded windows up to the round.
+ * On a redacted tape nothing that reads or chooses tokens runs. */
 #ifndef REPLAY_FORCED_H
 #define REPLAY_FORCED_H
 

@@ -6,7 +6,8 @@
 const char *rpl_state_text(rpl_state s)
 {
     static const char *const TEXT[RPL_STATE_COUNT] = {
-        "compared", "compared by hash", "only in A", "only in B", "other dtype", "other shape", "no payload", "unreadable",
+        "compared", "compared by hash", "only in A", "only in B", "other dtype", "other shape", "no payload", "redacted",
+        "unreadable",
     };
     return s < RPL_STATE_COUNT ? TEXT[s] : "?";
 }
@@ -154,6 +155,7 @@ void rpl_round_count(rpl_round *r, const rpl_value *v)
         r->n_elems += v->m.n;
         r->n_bytes += 2 * (uint64_t)v->m.n * fmt_dtype_bytes(v->a.dtype);
     }
-    if (v->cls == RPL_CLASS_EQUAL) r->n_equal++;
+    if (v->state == RPL_STATE_REDACTED) r->n_redacted++;
+    else if (v->cls == RPL_CLASS_EQUAL) r->n_equal++;
     else if (!rpl_one_sided(v)) r->n_differ++;
 }

@@ -148,9 +148,11 @@ err_code srv_listen(const srv_address *a, int *fd, srv_address *bound, err *e)
     return rc;
 }
 
+const char *srv_address_path(const srv_address *a) { return ((const struct sockaddr_un *)&a->sock)->sun_path; }
+
 void srv_address_remove(const srv_address *a)
 {
-    if (a->unix_socket) (void)unlink(((const struct sockaddr_un *)&a->sock)->sun_path);
+    if (a->unix_socket) (void)unlink(srv_address_path(a));
 }
 
 /* ---- connecting ---- */

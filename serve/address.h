@@ -23,6 +23,7 @@ MUST_USE err_code srv_address_parse(const char *text, bool listen, srv_address *
 MUST_USE err_code srv_listen(const srv_address *a, int *fd, srv_address *bound, err *e);
 /* After the listening socket was closed: removes the name of a Unix socket. Nothing for TCP. */
 void srv_address_remove(const srv_address *a);
+const char *srv_address_path(const srv_address *a); /* of a Unix socket */
 /* Connects until deadline_ns of clock_ns(); *fd is blocking. ERR_IO names the address. */
 MUST_USE err_code srv_connect(const srv_address *a, uint64_t deadline_ns, int *fd, err *e);
 

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "serve/message_fields.h"
 #include "serve/tls.h"
 
 enum { READ_BYTES = 65536 };
@@ -23,12 +24,43 @@ struct srv_client {
     srv_buf out, message; /* bytes of the wire to send; a message before it is one of them */
     size_t sent;          /* of out */
     bool ended;           /* nothing more comes */
+    bool known;           /* it replied, or holds the key: it is a worker */
     char name[sizeof ((srv_address *)0)->text];
 };
 
 static err_code broken(const srv_client *c, const char *what, err *e)
 {
     return err_set(e, ERR_IO, "%s: %s", c->name, what);
+}
+
+/* e says what is wrong with a reply. Where another protocol's words came before any reply, they say more. */
+static err_code no_reply(const srv_client *c, err_code rc, err *e)
+{
+    char words[24] = "";
+    size_t n = 0;
+    while (n < c->in.bytes && n + 1 < sizeof words && srv_printable((char)c->in.data[n])) n++;
+    if (c->known || n < SRV_FRAME_HEADER_BYTES) return err_wrap(e, "%s: reply", c->name);
+    memcpy(words, c->in.data, n);
+    return err_set(e, rc, "%s: found '%s', wanted a sparktape worker", c->name, words);
+}
+
+static err_code timed_out(const srv_client *c, err *e)
+{
+    bool silent = !c->known && c->in.bytes == 0;
+    return err_set(e, ERR_IO, "%s: timed out after %g s%s", c->name, (double)c->timeout_ns * 1e-9,
+                   silent ? ": found silence, wanted a sparktape worker" : "");
+}
+
+/* The connection is over, and no whole reply is left. */
+static err_code closed(const srv_client *c, err *e)
+{
+    enum { ALERT = 0x15, MAJOR = 3 }; /* how a TLS record begins */
+    size_t left = c->in.bytes - c->taken;
+    if (!c->known && left >= 2 && c->in.data[0] == ALERT && c->in.data[1] == MAJOR)
+        return err_set(e, ERR_INPUT, "%s: found TLS, wanted a plain connection, or a key for it", c->name);
+    if (left) return broken(c, "the worker closed the connection inside a reply", e);
+    if (c->known) return broken(c, CLOSED, e);
+    return broken(c, "closed without a word, wanted a sparktape worker (so does one with a --tls-key, or full)", e);
 }
 
 /* Takes in what has come. */
@@ -54,7 +86,7 @@ static err_code pump(srv_client *c, uint64_t deadline_ns, err *e)
     bool waits = c->sent < c->out.bytes;
     struct pollfd p = { .fd = c->fd, .events = (short)((c->ended ? 0 : POLLIN) | (waits ? POLLOUT : 0)) };
     uint64_t now = clock_ns();
-    if (now >= deadline_ns) return broken(c, "timed out", e);
+    if (now >= deadline_ns) return timed_out(c, e);
     uint64_t left_ms = (deadline_ns - now) / 1000000 + 1;
     int rc = poll(&p, 1, left_ms < 1000000 ? (int)left_ms : 1000000);
     if (rc < 0 && errno != EINTR) return broken(c, strerror(errno), e);
@@ -96,6 +128,7 @@ err_code srv_client_open(const srv_address *a, const char *key_file, uint64_t ti
         rc = c->ended ? broken(c, CLOSED, e) : pump(c, deadline_ns, e);
         if (rc != ERR_OK) goto fail;
     }
+    c->known = c->tls != NULL;
     if ((rc = flush(c, deadline_ns, e)) != ERR_OK) goto fail; /* the handshake's last bytes */
     *out = c;
     return ERR_OK;
@@ -161,10 +194,10 @@ err_code srv_client_receive(srv_client *c, srv_reply *out, err *e)
     uint32_t bytes;
     *out = (srv_reply){ .op = SRV_OP_COUNT, .refused_slot = -1 };
     for (;;) {
-        TRY(frame_at_head(c, &body, &bytes, e));
+        err_code head = frame_at_head(c, &body, &bytes, e);
+        if (head != ERR_OK) return no_reply(c, head, e);
         if (body) break;
-        if (c->ended)
-            return broken(c, c->in.bytes > c->taken ? "the worker closed the connection inside a reply" : CLOSED, e);
+        if (c->ended) return closed(c, e);
         if (c->taken) { /* what was handed out makes room */
             c->in.bytes -= c->taken;
             memmove(c->in.data, c->in.data + c->taken, c->in.bytes);
@@ -174,6 +207,7 @@ err_code srv_client_receive(srv_client *c, srv_reply *out, err *e)
     }
     c->taken += SRV_FRAME_HEADER_BYTES + bytes;
     err_code rc = srv_decode_reply(body, bytes, out, e);
+    c->known = c->known || rc == ERR_OK;
     return rc == ERR_OK ? rc : err_wrap(e, "%s: reply", c->name);
 }
 

@@ -19,7 +19,7 @@ void srv_client_close(srv_client *c); /* NULL is a no-op */
  * timed out; replies that came before can still be received. ERR_ARG: see srv_encode_request; nothing was sent. */
 MUST_USE err_code srv_client_send(srv_client *c, srv_request *r, err *e);
 /* The next reply, in the order they come. The caller owns it (srv_reply_fini). ERR_IO: closed, or timed out. ERR_INPUT: no
- * message of this protocol. */
+ * message of this protocol; what spoke instead of a worker is quoted. */
 MUST_USE err_code srv_client_receive(srv_client *c, srv_reply *out, err *e);
 /* Both; the reply must be that of this request (ERR_INPUT). A refusal is no error. */
 MUST_USE err_code srv_client_call(srv_client *c, srv_request *r, srv_reply *out, err *e);

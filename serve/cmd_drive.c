@@ -47,20 +47,30 @@ static json_t *counts_json(const char *const *name, const uint64_t *n, int count
     return out;
 }
 
+/* How much longer the first round took than the median one; 0: there was none. */
+static double first_of_median(const srv_drive_counts *n)
+{
+    double median_ns = (double)srv_histogram_quantile(&n->turn, 0.5);
+    return median_ns > 0 ? (double)n->first_ns / median_ns : 0;
+}
+
 static json_t *report_json(const char *address, const srv_drive_counts *n, int32_t clients, double seconds)
 {
     const char *fault[SRV_FAULT_COUNT], *refusal[SRV_REFUSAL_COUNT];
     for (int f = 0; f < SRV_FAULT_COUNT; f++) fault[f] = srv_fault_name((srv_fault)f);
     for (int r = 0; r < SRV_REFUSAL_COUNT; r++) refusal[r] = srv_refusal_name((srv_refusal)r);
-    return json_pack("{s:i, s:s, s:i, s:f, s:I, s:f, s:I, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:s, s:f, s:o, s:o}", "schema",
+    return json_pack("{s:i, s:s, s:i, s:f, s:I, s:f, s:I, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:s, s:f, s:f, s:o, s:o, s:o, "
+                     "s:o, s:o}", "schema",
                      CMD_SCHEMA, "address", address, "clients", (int)clients, "seconds", seconds, "rounds",
                      (json_int_t)n->turns, "rounds_per_s", seconds > 0 ? (double)n->turns / seconds : 0.0, "inserts",
                      (json_int_t)n->inserts, "rows", (json_int_t)n->rows, "drafts", (json_int_t)n->drafts, "faults",
                      counts_json(fault, n->fault, SRV_FAULT_COUNT), "refused",
                      counts_json(refusal, n->refused, SRV_REFUSAL_COUNT), "recoveries", (json_int_t)n->recoveries,
                      "checked", (json_int_t)n->checked, "mismatches", (json_int_t)n->mismatches, "first_mismatch",
-                     n->mismatch, "first_us", (double)n->first_ns * 1e-3, "latency", srv_histogram_json(&n->turn), "step",
-                     srv_histogram_json(&n->step));
+                     n->mismatch, "first_us", (double)n->first_ns * 1e-3, "first_of_median", first_of_median(n), "latency",
+                     srv_histogram_json(&n->turn), "step", srv_histogram_json(&n->step), "send",
+                     srv_histogram_json(&n->send), "queue", srv_histogram_json(&n->queue), "rest",
+                     srv_histogram_json(&n->rest));
 }
 
 static void print_latency(const char *name, const srv_histogram *h)
@@ -82,8 +92,11 @@ static void print_text(const srv_drive_counts *n, int32_t clients, double second
                    (unsigned long long)n->fault[f]);
     printf("%-8s %9s %10s %10s %10s %10s %10s  us\n", "latency", "n", "p50", "p90", "p99", "p99.9", "max");
     print_latency("round", &n->turn);
-    print_latency("step", &n->step);
-    printf("first round %.1f us\n", (double)n->first_ns * 1e-3);
+    print_latency("  send", &n->send);
+    print_latency("  queue", &n->queue);
+    print_latency("  step", &n->step);
+    print_latency("  rest", &n->rest);
+    printf("first round %.1f us, %.2f of the median\n", (double)n->first_ns * 1e-3, first_of_median(n));
     if (!n->checked) return;
     printf("%llu of %llu drafts equal the recording\n", (unsigned long long)(n->checked - n->mismatches),
            (unsigned long long)n->checked);

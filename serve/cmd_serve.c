@@ -5,11 +5,13 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "capture/redact.h"
 #include "capture/round_list.h"
 #include "engine/footprint.h"
 #include "engine/identity.h"
 #include "serve/commands.h"
 #include "serve/dumper.h"
+#include "serve/early.h"
 #include "serve/server.h"
 
 enum { POSITIONS_MAX = 1 << 24 /* the last position that fp32 counts exactly */ };
@@ -18,8 +20,9 @@ typedef struct serve_words {
     eng_option_words run;
     const char *listen, *tls_key, *prewarm, *frame_timeout;
     int64_t slots, positions;
-    const char *dump_dir, *dump_rounds, *dump_level, *on_mismatch;
-    int64_t dump_size;
+    const char *dump_dir, *dump_rounds, *dump_level, *dump_redact, *on_mismatch;
+    int64_t dump_size, dump_flight;
+    cli_list dump_when;
 } serve_words;
 
 static const cli_option OPTIONS[] = {
@@ -47,6 +50,12 @@ static const cli_option OPTIONS[] = {
       offsetof(serve_words, dump_dir) },
     { "--dump-rounds", "LIST", "which rounds: 7,100-120,every:50,p:0.01@9 (default: DSPARK_V1_ROUNDS)", CLI_STR,
       offsetof(serve_words, dump_rounds) },
+    { "--dump-when", "CONDITION", "of these keep those on which it holds (see record --when), and every mismatch; may be "
+      "repeated", CLI_MULTI, offsetof(serve_words, dump_when) },
+    { "--dump-flight", "N", "and the N chosen rounds before, from memory; SIGUSR1 asks for them too", CLI_COUNT,
+      offsetof(serve_words, dump_flight) },
+    { "--dump-redact", "KEYFILE", "replace token ids in dumps by a permutation that only this key tells; made where there "
+      "is none", CLI_STR, offsetof(serve_words, dump_redact) },
     { "--dump-level", "LEVEL", "how much of them (default: v1)", CLI_STR, offsetof(serve_words, dump_level) },
     { "--dump-size", "MIB", "begin another tape when one is so long (default: 1024)", CLI_COUNT,
       offsetof(serve_words, dump_size) },
@@ -76,15 +85,31 @@ static err_code parse_choice(const char *option, const char *word, const char *y
     return err_set(e, ERR_ARG, "%s: found '%.40s', wanted %s or %s", option, word, yes, no);
 }
 
+enum { FLIGHT_MAX = 65536 };
+
 static err_code parse_dump(const serve_words *words, plan *p, err *e)
 {
+    const struct { const char *name; bool given; } of_dumps[] = {
+        { "--dump-when", words->dump_when.count > 0 }, { "--dump-flight", words->dump_flight > 0 },
+        { "--dump-redact", words->dump_redact != NULL },
+    };
     p->dumps = words->dump_dir != NULL;
+    for (size_t i = 0; i < COUNT_OF(of_dumps); i++)
+        if (of_dumps[i].given && !p->dumps)
+            return err_set(e, ERR_ARG, "%s: found no --dump-dir (DSPARK_V1_DUMP_DIR), wanted a folder to write to",
+                           of_dumps[i].name);
+    if (words->dump_flight > FLIGHT_MAX)
+        return err_set(e, ERR_ARG, "--dump-flight: found %lld, wanted at most %d", (long long)words->dump_flight,
+                       FLIGHT_MAX);
+    TRY(cap_when_check(&words->dump_when, NULL, e));
     TRY(parse_choice("--on-mismatch", words->on_mismatch, "poison", "count", &p->poison, e));
     if (words->dump_rounds) TRY(cap_round_list_parse(words->dump_rounds, "--dump-rounds", &p->rounds, e));
     if (words->dump_rounds && !p->dumps)
-        return err_set(e, ERR_ARG, "--dump-rounds: found no --dump-dir, wanted to know where");
+        return err_set(e, ERR_ARG, "--dump-rounds (DSPARK_V1_ROUNDS): found no --dump-dir (DSPARK_V1_DUMP_DIR), wanted "
+                                   "a folder to write to");
     if (p->dumps && !words->dump_rounds)
-        return err_set(e, ERR_ARG, "--dump-dir: found no --dump-rounds, wanted to know which rounds");
+        return err_set(e, ERR_ARG, "--dump-dir (DSPARK_V1_DUMP_DIR): found no --dump-rounds (DSPARK_V1_ROUNDS), wanted "
+                                   "which rounds, or all");
     if (strcmp(words->dump_level, "v1") != 0)
         return err_set(e, ERR_ARG, "--dump-level: found '%.40s', wanted v1", words->dump_level);
     return ERR_OK;
@@ -127,6 +152,7 @@ typedef struct serving {
     srv_server *server;
     eng_weights *weights;
     eng_engine *engine;
+    cap_redact *redact;
     srv_dumper *dumper;
     srv_worker *worker;
     json_t *about;
@@ -162,11 +188,50 @@ static err_code open_server(serving *s, const serve_words *words, const plan *p,
     int fd;
     srv_address bound;
     if (words->tls_key) TRY(srv_key_open(words->tls_key, true, &s->key, e));
-    TRY(srv_listen(&p->address, &fd, &bound, e));
+    srv_early_hold();
+    err_code listening = srv_listen(&p->address, &fd, &bound, e);
+    if (listening == ERR_OK && bound.unix_socket) srv_early_file(srv_address_path(&bound));
+    srv_early_release();
+    TRY(listening);
     srv_server_setup setup = { .fd = fd, .address = &bound, .key = s->key, .frame_timeout_ns = p->frame_timeout_ns,
                                .signals = true };
     err_code rc = srv_server_open(&setup, &s->server, e);
     if (rc != ERR_OK) srv_address_remove(&bound);
+    return rc;
+}
+
+static atomic_bool asked; /* by SIGUSR1 */
+
+static void on_usr1(int number)
+{
+    (void)number;
+    atomic_store(&asked, true);
+}
+
+static err_code open_dumper(serving *s, const serve_words *words, const plan *p, err *e)
+{
+    srv_dumper_setup d = { .engine = s->engine, .identity = json_object_get(s->about, "identity"), .dir = words->dump_dir,
+                           .rounds_text = words->dump_rounds, .rounds = p->rounds,
+                           .rotate_bytes = (uint64_t)words->dump_size << 20, .slots = (int32_t)words->slots,
+                           .positions = words->positions, .poison = p->poison, .when = &words->dump_when,
+                           .flight = (int32_t)words->dump_flight };
+    char tape[256], part[sizeof tape + sizeof ".part"];
+    if (words->dump_redact)
+        TRY(cap_redact_open(words->dump_redact, true, eng_weights_config(s->weights)->vocab, &s->redact, e));
+    d.redact = s->redact;
+    if (words->dump_flight) {
+        struct sigaction act = { .sa_handler = on_usr1, .sa_flags = SA_RESTART };
+        if (sigaction(SIGUSR1, &act, NULL) != 0) return err_set(e, ERR_SYSTEM, "--dump-flight: cannot wait for SIGUSR1");
+        d.asked = &asked;
+    }
+    srv_early_hold();
+    err_code rc = srv_dumper_open(&d, &s->dumper, e);
+    if (rc == ERR_OK) {
+        srv_dumper_tape(s->dumper, tape);
+        snprintf(part, sizeof part, "%s.part", tape);
+        if (tape[0]) srv_early_file(part);
+    }
+    srv_early_release();
     return rc;
 }
 
@@ -181,13 +246,11 @@ static err_code open_worker(serving *s, const char *model, const serve_words *wo
     if (!s->about) return err_set(e, ERR_NOMEM, "no memory for the identity");
     eng_level retain = p->dumps ? ENG_LEVEL_V1 : ENG_LEVEL_IO;
     srv_dump dump;
-    TRY(eng_open(s->weights, &p->run, (int32_t)words->slots + 1, retain, quiet, &s->engine, e));
+    eng_options run = p->run;
+    run.lazy = true; /* prewarm captures what these slots can ask for; without it the first to ask waits */
+    TRY(eng_open(s->weights, &run, (int32_t)words->slots + 1, retain, quiet, &s->engine, e));
     if (p->dumps) {
-        srv_dumper_setup d = { .engine = s->engine, .identity = json_object_get(s->about, "identity"),
-                               .dir = words->dump_dir, .rounds_text = words->dump_rounds, .rounds = p->rounds,
-                               .rotate_bytes = (uint64_t)words->dump_size << 20, .slots = (int32_t)words->slots,
-                               .poison = p->poison };
-        TRY(srv_dumper_open(&d, &s->dumper, e));
+        TRY(open_dumper(s, words, p, e));
         srv_dumper_hooks(s->dumper, &dump);
     }
     srv_worker_setup setup = { .engine = s->engine, .checkpoint = checkpoint, .about = s->about,
@@ -221,6 +284,7 @@ static err_code serve(serving *s, const char *model, const serve_words *words, c
                       const cli_common *common, err *e)
 {
     signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of its connection */
+    srv_early_begin();
     TRY(open_server(s, words, p, e));
     TRY(open_worker(s, model, words, p, common->quiet, e));
     TRY(srv_server_start(s->server, s->worker, e));
@@ -228,15 +292,18 @@ static err_code serve(serving *s, const char *model, const serve_words *words, c
     return srv_server_run(s->server, s->worker, e);
 }
 
-static void serving_fini(serving *s)
+/* ERR: the dumps were not written to their end. */
+static err_code serving_fini(serving *s, err *e)
 {
     srv_worker_close(s->worker); /* before the server, which it wakes */
     srv_server_close(s->server);
     srv_key_close(s->key);
-    srv_dumper_close(s->dumper);
+    err_code rc = srv_dumper_close(s->dumper, e);
+    cap_redact_close(s->redact);
     eng_close(s->engine);
     eng_weights_close(s->weights);
     json_decref(s->about);
+    return rc;
 }
 
 static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
@@ -255,11 +322,12 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     words.run.arm = from_env(words.run.arm, "DSPARK_WORKER_ARM");
     words.dump_dir = from_env(words.dump_dir, "DSPARK_V1_DUMP_DIR");
     words.dump_rounds = from_env(words.dump_rounds, "DSPARK_V1_ROUNDS");
+    if (!words.dump_rounds && (words.dump_when.count || words.dump_flight)) words.dump_rounds = "all";
     TRY(parse_words(&words, common.threads, &p, e));
     serving s = { 0 };
     err_code rc = serve(&s, args.item[0], &words, &p, &common, e);
-    serving_fini(&s);
-    return rc;
+    err_code dumped = serving_fini(&s, rc == ERR_OK ? e : NULL);
+    return rc == ERR_OK ? dumped : rc;
 }
 
 const cli_command CMD_SERVE = { "serve", "MODEL", "answers drafts to target engines over a socket", OPTIONS,

@@ -30,6 +30,9 @@ typedef struct srv_drive_counts {
     uint64_t first_ns;                      /* of a client's first turn; of all: the first client's */
     srv_histogram turn;                     /* first byte sent (or due, with a rate) to last reply, without faults */
     srv_histogram step;                     /* as the worker tells it */
+    /* Of the same turns, those that draft: until all was sent; the draft from received to begun, as the worker tells it;
+     * and what is left beside these and the step: sockets, threads that wake, inserts that the draft was sent behind. */
+    srv_histogram send, queue, rest;
     char mismatch[ERR_MSG_BYTES];           /* the first one */
 } srv_drive_counts;
 

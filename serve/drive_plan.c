@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "capture/joined.h"
+#include "capture/redact.h"
 #include "capture/rounds.h"
 
 struct srv_plan {
@@ -173,12 +174,21 @@ static err_code deal_tape_round(srv_plan *p, const char *path, const eng_config 
     return rc;
 }
 
+/* A worker would be sent ids that mean other tokens, and its answers be called wrong. */
+static err_code check_ids(const fmt_tape *t, err *e)
+{
+    if (!cap_redact_key_of(t)) return ERR_OK;
+    return err_set(e, ERR_INPUT, "%s: its token ids are redacted (key %s), wanted a tape with the real ones", fmt_tape_path(t),
+                   cap_redact_key_of(t));
+}
+
 static err_code deal_tape(srv_plan *p, const char *path, const eng_config *c, err *e)
 {
     fmt_tape *t;
     cap_rounds *rounds = NULL;
     TRY(fmt_tape_open(path, &t, e));
-    err_code rc = cap_rounds_open(t, c, &rounds, e);
+    err_code rc = check_ids(t, e);
+    if (rc == ERR_OK) rc = cap_rounds_open(t, c, &rounds, e);
     for (int32_t i = 0; rc == ERR_OK && i < cap_rounds_count(rounds); i++) {
         eng_round round;
         const bf16 *const *main_x;
@@ -267,7 +277,7 @@ err_code srv_plan_expect(srv_plan *p, const char *tape_path, err *e)
     fmt_tape *t;
     answers a = { 0 };
     TRY(fmt_tape_open(tape_path, &t, e));
-    err_code rc = ERR_OK;
+    err_code rc = check_ids(t, e);
     for (int32_t i = 0; i < p->n_parts; i++)
         for (size_t k = 0; k < p->part[i].n_turns && rc == ERR_OK; k++)
             if (p->part[i].turn[k].batch) rc = expect_turn(t, &p->part[i].turn[k], &a, e);

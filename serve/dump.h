@@ -2,8 +2,8 @@
  *
  * All hooks are called on the worker's thread, between steps, with the engine at rest; only status comes from another
  * one. They may run steps of their own on the spare slot (the one after the worker's), and read the windows of the
- * others. A hook that fails poisons the worker, so a failure of the disk is none: it is counted, and told by status. Any
- * hook may be NULL. */
+ * others. Prewarm's inserts come before all others, as request 0's; released ends them. A hook that fails poisons the
+ * worker, so a failure of the disk is none: it is counted, and told by status. Any hook may be NULL. */
 #ifndef SERVE_DUMP_H
 #define SERVE_DUMP_H
 

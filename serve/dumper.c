@@ -7,19 +7,27 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "capture/redact.h"
 #include "serve/message.h"
+#include "serve/shot_compare.h"
 
-enum { SHOTS = 24 /* four slots with a few inserts each, a draft, and the eager run's */ };
+enum {
+    SHOTS = 24,       /* four slots with a few inserts each, a draft, and the eager run's */
+    SHOTS_LEAST = 12, /* so many must have room with the longest insert: two rounds of four slots */
+    MEMORY_MIB = 2048, SHOTS_MIB = MEMORY_MIB / 4 * 3, /* see cap_options */
+    INSERT_ROWS_MOST = 4096, /* more than a frame holds of the official model; only toys have shorter rows */
+};
 
 /* The parts that wait for a slot's next draft. */
 typedef struct pending {
     cap_part **part;
     size_t n, capacity;
-    bool lost; /* one had no room: the round cannot be whole */
+    const char *lost; /* why one could not be had, NULL: it could. The round cannot be whole */
 } pending;
 
 struct srv_dumper {
     srv_dumper_setup o;
+    int32_t insert_rows;    /* the longest insert that is captured */
     cap_recorder *recorder; /* NULL once finished */
     pending slot[SRV_SLOTS_MAX];
     cap_part *draft;        /* of the step that runs, NULL: not captured */
@@ -28,70 +36,11 @@ struct srv_dumper {
     size_t parts_capacity;
     pthread_mutex_t lock;   /* below: shown by status */
     uint64_t checked, mismatches, unchecked;
+    uint64_t unnumbered;    /* rounds lost because a tape's numbers have 31 bits */
     char mismatch[ERR_MSG_BYTES];
-    cap_counts last;        /* after finish */
+    cap_counts last;        /* since finish */
+    err failed;             /* after finish */
 };
-
-/* ---- comparing ---- */
-
-static int64_t first_difference(const fmt_tensor *a, const fmt_tensor *b)
-{
-    uint64_t bytes = fmt_tensor_bytes(a), elem = fmt_dtype_bytes(a->dtype), i = 0;
-    if (fmt_tensor_bytes(b) != bytes) return 0;
-    if (memcmp(a->data, b->data, bytes) == 0) return -1;
-    const uint8_t *x = a->data, *y = b->data;
-    while (x[i] == y[i]) i++;
-    return (int64_t)(i / elem);
-}
-
-/* -1: the 64 largest of every row are the same, with the same bits. */
-static int64_t first_top_difference(eng_shot *a, eng_shot *b, int32_t value)
-{
-    const float *va, *vb;
-    const int32_t *ia, *ib;
-    int64_t rows_a, rows_b;
-    int32_t k = eng_shot_top(a, value, &va, &ia, &rows_a), kb = eng_shot_top(b, value, &vb, &ib, &rows_b);
-    if (k != kb || rows_a != rows_b) return 0;
-    for (int64_t i = 0; i < rows_a * k; i++)
-        if (memcmp(&va[i], &vb[i], sizeof va[i]) != 0 || ia[i] != ib[i]) return i;
-    return -1;
-}
-
-static void note(srv_shot_difference *d, const char *name, int32_t rank, int32_t entry, int64_t element, bool *differs)
-{
-    if (element < 0) return;
-    if (!*differs && !d->differing) {
-        snprintf(d->first, sizeof d->first, "%s", name);
-        d->rank = rank;
-        d->entry = entry;
-        d->element = element;
-    }
-    *differs = true;
-}
-
-void srv_shots_compare(const eng_program *p, eng_shot *a, eng_shot *b, int32_t first_rank, int32_t end_rank,
-                       srv_shot_difference *out)
-{
-    int32_t batch = (int32_t)eng_shot_extents(a)->n[ENG_DIM_B];
-    *out = (srv_shot_difference){ 0 };
-    for (int32_t v = 0; v < p->n_values; v++) {
-        const eng_value *value = &p->value[v];
-        bool differs = false;
-        if (!eng_shot_has(a, v)) continue;
-        out->values++;
-        if (!eng_shot_has(b, v)) note(out, value->name, first_rank, 0, 0, &differs);
-        else if (value->top_only) note(out, value->name, first_rank, 0, first_top_difference(a, b, v), &differs);
-        else
-            for (int32_t rank = first_rank; rank < (value->state ? first_rank + 1 : end_rank); rank++)
-                for (int32_t i = 0; i < (value->state ? batch : 1); i++) {
-                    fmt_tensor ta, tb;
-                    eng_shot_tensor(a, rank, v, i, &ta);
-                    eng_shot_tensor(b, rank, v, i, &tb);
-                    note(out, value->name, rank, i, first_difference(&ta, &tb), &differs);
-                }
-        out->differing += differs;
-    }
-}
 
 /* ---- the eager run ---- */
 
@@ -160,7 +109,7 @@ static err_code check_draft(srv_dumper *d, const srv_draft_step *s, const int32_
     cap_part *eager = NULL;
     int32_t drafts[ENG_BATCH_MAX * ENG_BLOCK_MAX];
     float confidence[ENG_BATCH_MAX * ENG_BLOCK_MAX];
-    TRY(cap_part_draft(d->recorder, s->batch, requests, s->slots, s->anchors, s->pos, s->n_out, &eager, e));
+    TRY(cap_part_draft(d->recorder, s->batch, requests, s->anchors, s->pos, s->n_out, &eager, e));
     *ran = eager != NULL;
     if (!eager) return ERR_OK;
     eng_tap tap = traced(eager);
@@ -183,7 +132,13 @@ static void forget(srv_dumper *d, pending *p)
 {
     for (size_t i = 0; i < p->n; i++) cap_part_drop(d->recorder, p->part[i]);
     p->n = 0;
-    p->lost = false;
+    p->lost = NULL;
+}
+
+static void lose(srv_dumper *d, pending *p, const char *why)
+{
+    forget(d, p);
+    p->lost = why;
 }
 
 static err_code insert_before(void *ctx, const srv_insert_step *s, const eng_tap **tap, err *e)
@@ -191,16 +146,18 @@ static err_code insert_before(void *ctx, const srv_insert_step *s, const eng_tap
     srv_dumper *d = ctx;
     pending *p = &d->slot[s->slot];
     cap_part *part = NULL;
-    if (p->lost) return ERR_OK;
+    if (p->lost || s->request > INT32_MAX) return ERR_OK;
+    if (s->rows > d->insert_rows) {
+        lose(d, p, "an insert longer than dumps have room for");
+        return ERR_OK;
+    }
     void *array = p->part;
     if (!mem_grow(&array, &p->capacity, p->n + 1, sizeof *p->part))
         return err_set(e, ERR_NOMEM, "dump: no memory for a part");
     p->part = array;
     err_code rc = cap_part_insert(d->recorder, (int32_t)s->request, s->taps, NULL, s->pos, s->rows, &part, NULL);
-    p->lost = rc != ERR_OK || part == NULL; /* capture that cannot be made costs its round, never the worker */
-    if (p->lost) {
-        forget(d, p);
-        p->lost = true;
+    if (rc != ERR_OK || !part) { /* capture that cannot be made costs its round, never the worker */
+        lose(d, p, "no room for an insert");
         return ERR_OK;
     }
     p->part[p->n++] = part;
@@ -217,13 +174,23 @@ static err_code insert_after(void *ctx, const srv_insert_step *s, bool done, err
     return ERR_OK;
 }
 
-static bool has_lost(const srv_dumper *d, const srv_draft_step *s)
+/* Why the round cannot be whole; NULL: it can. */
+static const char *has_lost(const srv_dumper *d, const srv_draft_step *s)
 {
     for (int32_t b = 0; b < s->batch; b++)
-        if (d->slot[s->slots[b]].lost) return true;
-    return false;
+        if (d->slot[s->slots[b]].lost) return d->slot[s->slots[b]].lost;
+    return NULL;
 }
 
+/* Whether a tape can name the round and its requests. */
+static bool is_numbered(const srv_draft_step *s)
+{
+    for (int32_t b = 0; b < s->batch; b++)
+        if (s->request[b] > INT32_MAX) return false;
+    return s->round <= INT32_MAX;
+}
+
+/* Of a step that is numbered. */
 static void requests_of(const srv_draft_step *s, int32_t *out)
 {
     for (int32_t b = 0; b < s->batch; b++) out[b] = (int32_t)s->request[b];
@@ -235,9 +202,15 @@ static err_code draft_before(void *ctx, const srv_draft_step *s, const eng_tap *
     int32_t requests[ENG_BATCH_MAX] = { 0 };
     d->draft = NULL;
     d->chosen = cap_round_list_has(&d->o.rounds, s->round);
+    if (d->chosen && !is_numbered(s)) {
+        pthread_mutex_lock(&d->lock);
+        d->unnumbered++;
+        pthread_mutex_unlock(&d->lock);
+        d->chosen = false;
+    }
     if (!d->chosen || has_lost(d, s)) return ERR_OK;
     requests_of(s, requests);
-    err_code rc = cap_part_draft(d->recorder, s->batch, requests, s->slots, s->anchors, s->pos, s->n_out, &d->draft, NULL);
+    err_code rc = cap_part_draft(d->recorder, s->batch, requests, s->anchors, s->pos, s->n_out, &d->draft, NULL);
     (void)e;
     if (rc == ERR_OK && d->draft) *tap = cap_part_tap(d->draft);
     return ERR_OK;
@@ -258,6 +231,7 @@ static err_code check_round(srv_dumper *d, const srv_draft_step *s, err *e)
     if (all && ran) d->checked++;
     else d->unchecked++;
     pthread_mutex_unlock(&d->lock);
+    if (d->mismatches != before) cap_part_want(d->draft, "mismatch");
     if (d->mismatches == before || !d->o.poison) return ERR_OK;
     return err_set(e, ERR_SYSTEM, "%s", d->mismatch);
 }
@@ -287,14 +261,15 @@ static err_code draft_after(void *ctx, const srv_draft_step *s, bool done, err *
     srv_dumper *d = ctx;
     err_code rc = ERR_OK;
     if (d->draft && done) {
+        if (d->o.asked && atomic_exchange(d->o.asked, false)) cap_part_want(d->draft, "asked for");
         rc = check_round(d, s, e);
         err_code kept = submit(d, s, rc == ERR_OK ? e : NULL);
         if (rc == ERR_OK) rc = kept;
-    } else if (d->chosen)
+    } else if (d->chosen) {
+        const char *lost = has_lost(d, s);
         cap_recorder_dropped(d->recorder, (int32_t)s->round,
-                             !done             ? "the step failed"
-                             : has_lost(d, s) ? "no room for an insert"
-                                              : "no room for the draft");
+                             !done ? "the step failed" : lost ? lost : "no room for the draft");
+    }
     cap_part_drop(d->recorder, d->draft);
     d->draft = NULL;
     for (int32_t b = 0; b < s->batch; b++) forget(d, &d->slot[s->slots[b]]);
@@ -315,31 +290,41 @@ static void finish(void *ctx)
     if (!d->recorder) return;
     for (int32_t i = 0; i < SRV_SLOTS_MAX; i++) forget(d, &d->slot[i]);
     cap_counts counts;
-    cap_recorder_counts(d->recorder, &counts);
     cap_recorder *r = d->recorder;
+    if (d->o.asked && atomic_exchange(d->o.asked, false)) cap_recorder_trigger(r, "asked for");
     pthread_mutex_lock(&d->lock);
-    d->last = counts;
+    cap_recorder_counts(r, &d->last); /* for as long as writing the rest takes */
     d->recorder = NULL;
     pthread_mutex_unlock(&d->lock);
-    if (cap_recorder_finish(r, &e) == ERR_OK) return;
+    (void)!cap_recorder_end(r, &counts, &e); /* close tells */
     pthread_mutex_lock(&d->lock);
-    if (!d->last.failed[0]) snprintf(d->last.failed, sizeof d->last.failed, "%s", e.msg);
+    d->last = counts;
+    d->failed = e;
     pthread_mutex_unlock(&d->lock);
+}
+
+/* With the lock held. */
+static cap_counts counts_of(srv_dumper *d)
+{
+    cap_counts n = d->last;
+    if (d->recorder) cap_recorder_counts(d->recorder, &n);
+    n.dropped += d->unnumbered;
+    return n;
 }
 
 static json_t *status(void *ctx)
 {
     srv_dumper *d = ctx;
-    cap_counts n;
     pthread_mutex_lock(&d->lock);
-    if (d->recorder) cap_recorder_counts(d->recorder, &n);
-    else n = d->last;
-    json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:s, s:s}", "dir", d->o.dir, "chosen",
-                          d->o.rounds_text, "rounds", (json_int_t)n.rounds, "dropped", (json_int_t)n.dropped, "checked",
-                          (json_int_t)d->checked, "unchecked", (json_int_t)d->unchecked, "mismatches",
-                          (json_int_t)d->mismatches, "events_lost", (json_int_t)n.events_lost, "first_mismatch",
-                          d->mismatch, "bytes", (json_int_t)n.tape_bytes, "tapes", (json_int_t)n.tapes, "tape", n.tape,
-                          "failed", n.failed);
+    cap_counts n = counts_of(d);
+    json_t *j = json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:s, s:s, s:s}",
+                          "dir", d->o.dir, "chosen", d->o.rounds_text, "insert_rows", (int)d->insert_rows,
+                          "rounds", (json_int_t)n.rounds, "dropped", (json_int_t)n.dropped,
+                          "judged", (json_int_t)n.judged, "fired", (json_int_t)n.fired,
+                          "checked", (json_int_t)d->checked, "unchecked", (json_int_t)d->unchecked,
+                          "mismatches", (json_int_t)d->mismatches, "events_lost", (json_int_t)n.events_lost,
+                          "first_mismatch", d->mismatch, "bytes", (json_int_t)n.tape_bytes, "tapes", (json_int_t)n.tapes,
+                          "tape", n.tape, "redact", d->o.redact ? cap_redact_key(d->o.redact) : "", "failed", n.failed);
     pthread_mutex_unlock(&d->lock);
     return j;
 }
@@ -355,6 +340,35 @@ static err_code check_folder(const char *dir, err *e)
     return err_set(e, ERR_INPUT, "--dump-dir %s: found no right to write there, wanted it", dir);
 }
 
+/* What a row of an insert takes in a shot, at most: on CUDA it is on the device, in pinned memory, and joined there. */
+static uint64_t row_bytes(const eng_engine *g)
+{
+    const eng_program *p = eng_program_of(g, ENG_STEP_INSERT);
+    const eng_options *o = eng_options_of(g);
+    eng_extents one = eng_extents_of(&p->config, 1, 1, 1);
+    uint64_t bytes = 0;
+    for (int32_t v = 0; v < p->n_values; v++) {
+        const eng_value *value = &p->value[v];
+        if (value->level > ENG_LEVEL_V1 || value->state) continue;
+        for (int32_t rank = 0; rank < o->n_ranks; rank++)
+            bytes += (uint64_t)eng_value_elems(p, v, &one, rank, o->n_ranks) * fmt_dtype_bytes(value->dtype);
+    }
+    return o->backend == ENG_BACKEND_CUDA ? 3 * bytes : bytes;
+}
+
+/* The longest insert that a session may send, as far as memory allows. */
+static int32_t longest_insert(const srv_dumper_setup *s)
+{
+    const eng_config *c = eng_config_of(s->engine);
+    uint64_t of_frame = SRV_FRAME_MAX_BYTES / ((uint64_t)c->n_taps * (uint64_t)c->dim * sizeof(bf16));
+    uint64_t of_memory = ((uint64_t)SHOTS_MIB << 20) / SHOTS_LEAST / row_bytes(s->engine);
+    uint64_t rows = INSERT_ROWS_MOST;
+    if (rows > (uint64_t)s->positions) rows = (uint64_t)s->positions;
+    if (rows > of_frame) rows = of_frame;
+    if (rows > of_memory) rows = of_memory;
+    return rows < ENG_INSERT_ROWS_MAX ? ENG_INSERT_ROWS_MAX : (int32_t)rows;
+}
+
 static err_code open_recorder(srv_dumper *d, err *e)
 {
     char path[4096], when[32];
@@ -363,8 +377,11 @@ static err_code open_recorder(srv_dumper *d, err *e)
     strftime(when, sizeof when, "%Y%m%d-%H%M%S", gmtime_r(&now, &tm));
     int n = snprintf(path, sizeof path, "%s/v1-%s-%d.tape", d->o.dir, when, (int)getpid());
     if (n < 0 || (size_t)n >= sizeof path) return err_set(e, ERR_ARG, "--dump-dir: found %d characters, wanted fewer", n);
-    cap_options o = { .level = ENG_LEVEL_V1, .on_full = CAP_DROP, .depth = SHOTS, .rounds = d->o.rounds_text,
-                      .rotate_bytes = d->o.rotate_bytes, .events_only = true };
+    d->insert_rows = longest_insert(&d->o);
+    cap_options o = { .level = ENG_LEVEL_V1, .on_full = CAP_DROP, .depth = SHOTS, .insert_rows = d->insert_rows,
+                      .memory_bytes = (uint64_t)MEMORY_MIB << 20, .rounds = d->o.rounds_text,
+                      .rotate_bytes = d->o.rotate_bytes, .events_only = true,
+                      .when = d->o.when, .flight = d->o.flight, .redact = d->o.redact };
     return cap_recorder_open(d->o.engine, path, d->o.identity, &o, &d->recorder, e);
 }
 
@@ -377,8 +394,8 @@ err_code srv_dumper_open(const srv_dumper_setup *s, srv_dumper **out, err *e)
     d->o = *s;
     pthread_mutex_init(&d->lock, NULL);
     err_code rc = open_recorder(d, e);
-    if (rc != ERR_OK) srv_dumper_close(d);
-    else *out = d;
+    if (rc == ERR_OK) *out = d;
+    else (void)!srv_dumper_close(d, NULL);
     return rc;
 }
 
@@ -389,12 +406,25 @@ void srv_dumper_hooks(srv_dumper *d, srv_dump *out)
                        .status = status };
 }
 
-void srv_dumper_close(srv_dumper *d)
+void srv_dumper_tape(srv_dumper *d, char out[256])
 {
-    if (!d) return;
+    pthread_mutex_lock(&d->lock);
+    cap_counts n = counts_of(d);
+    pthread_mutex_unlock(&d->lock);
+    snprintf(out, 256, "%s", strlen(n.tape) + 1 < sizeof n.tape ? n.tape : "");
+}
+
+err_code srv_dumper_close(srv_dumper *d, err *e)
+{
+    if (!d) return ERR_OK;
     finish(d);
+    err_code rc = d->failed.code;
+    if (rc != ERR_OK)
+        err_set(e, rc, "dumps failed, %llu rounds kept, %llu dropped: %s", (unsigned long long)d->last.rounds,
+                (unsigned long long)(d->last.dropped + d->unnumbered), d->failed.msg);
     for (int32_t i = 0; i < SRV_SLOTS_MAX; i++) free(d->slot[i].part);
     free(d->parts);
     pthread_mutex_destroy(&d->lock);
     free(d);
+    return rc;
 }

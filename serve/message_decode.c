@@ -296,6 +296,15 @@ static err_code read_head(const frame *f, srv_op *op, uint64_t *id, err *e)
     return rc == ERR_OK ? rc_id : rc;
 }
 
+/* What read_head did not know. */
+static err_code unknown_op(const frame *f, err *e)
+{
+    char name[SRV_NAME_BYTES] = "";
+    TRY(read_text(f, "op", 0, sizeof name, name, e));
+    return err_set(e, ERR_INPUT, "message: op: found '%s', wanted one of hello, open, insert, draft, release, status",
+                   name);
+}
+
 static err_code read_draft(const frame *f, srv_draft *d, err *e)
 {
     const struct { const char *key; int32_t *v; } array[] = {
@@ -338,7 +347,7 @@ err_code srv_decode_request(const uint8_t *body, size_t bytes, srv_request *r, e
         return rc;
     }
     TRY(read_head(&f, &r->op, &r->id, e));
-    if (r->op == SRV_OP_COUNT) return err_set(e, ERR_INPUT, "message: op: found none that is known");
+    if (r->op == SRV_OP_COUNT) return unknown_op(&f, e);
     f.what = srv_op_name(r->op);
     if (srv_has_epoch(r->op)) TRY(read_u64(&f, "epoch", &r->epoch, e));
     srv_fields fields = srv_request_fields(r->op);
@@ -413,7 +422,7 @@ err_code srv_decode_reply(const uint8_t *body, size_t bytes, srv_reply *r, err *
     f.what = r->op < SRV_OP_COUNT ? srv_op_name(r->op) : "message";
     TRY(read_bool(&f, "ok", &ok, e));
     if (!ok) return read_refusal(&f, r, e);
-    if (r->op == SRV_OP_COUNT) return err_set(e, ERR_INPUT, "message: op: found none that is known");
+    if (r->op == SRV_OP_COUNT) return unknown_op(&f, e);
     srv_fields fields = srv_reply_fields(r->op);
     TRY(read_fields(&f, fields.field, fields.count, r, e));
     if (r->op == SRV_DRAFT) return read_drafted(&f, &r->u.drafted, e);

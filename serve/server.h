@@ -1,9 +1,9 @@
 /* The server: connections, frames and TLS on one libuv loop, in front of a worker.
  *
  * It only moves bytes: a request is decoded, queued with the worker, and its reply written when the worker is done with it.
- * Status alone is answered here, so that it tells the truth also while a step hangs. A client cannot make it wait: frames
- * have a time limit, a connection with much in the queue is not read from, and one that does not read its replies is
- * closed. */
+ * Status alone is answered here, so that it tells the truth also while a step hangs. A client cannot make it wait: frames,
+ * and silence without a session, have a time limit, a connection with much in the queue is not read from, and one that does
+ * not read its replies is closed. */
 #ifndef SERVE_SERVER_H
 #define SERVE_SERVER_H
 
@@ -17,8 +17,8 @@ typedef struct srv_server_setup {
     int fd;                     /* from srv_listen; the server closes it, also when open fails */
     const srv_address *address; /* as bound; copied */
     srv_key *key;               /* NULL: plain. Borrowed until close */
-    uint64_t frame_timeout_ns;  /* a frame, or a handshake, that has begun must be whole by then */
-    bool signals;               /* SIGTERM and SIGINT stop it; a second one kills */
+    uint64_t frame_timeout_ns;  /* for a frame, or a handshake, that has begun, and for silence without a session */
+    bool signals;               /* SIGTERM, SIGINT and SIGHUP stop it, unless they are ignored; a second one kills */
 } srv_server_setup;
 
 /* Takes connections into the backlog, but none of them before run. ERR_SYSTEM, ERR_NOMEM. */

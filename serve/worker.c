@@ -143,6 +143,33 @@ static void refuse_queued(srv_worker *w)
     }
 }
 
+static void pause_processor(void)
+{
+#if defined __x86_64__
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Until the other side calls: awake for spin_ns, then asleep. */
+static void rest(srv_worker *w)
+{
+    const uint64_t seen = w->calls;
+    if (w->o.spin_ns > 0) {
+        uint64_t until = clock_ns() + w->o.spin_ns;
+        pthread_mutex_unlock(&w->lock);
+        while (__atomic_load_n(&w->calls, __ATOMIC_RELAXED) == seen && clock_ns() < until) pause_processor();
+        pthread_mutex_lock(&w->lock);
+    }
+    while (w->calls == seen) pthread_cond_wait(&w->go, &w->lock);
+}
+
+/* There is something for the thread to see; the lock is held. */
+static void call(srv_worker *w)
+{
+    __atomic_store_n(&w->calls, w->calls + 1, __ATOMIC_RELAXED);
+    pthread_cond_signal(&w->go);
+}
+
 static void *worker_thread(void *arg)
 {
     srv_worker *w = arg;
@@ -159,7 +186,7 @@ static void *worker_thread(void *arg)
         reap(w);
         if (w->stopping) break;
         if (w->queue) pass(w);
-        else if (srv_sessions_ended(&w->sessions) < 0) pthread_cond_wait(&w->go, &w->lock);
+        else if (srv_sessions_ended(&w->sessions) < 0) rest(w);
     }
     refuse_queued(w);
     pthread_mutex_unlock(&w->lock);
@@ -202,6 +229,7 @@ err_code srv_worker_open(const srv_worker_setup *s, srv_worker **out, err *e)
     snprintf(what.arm, sizeof what.arm, "%s", eng_options_of(s->engine)->arm->name);
     snprintf(what.checkpoint, sizeof what.checkpoint, "%s", s->checkpoint);
     w->o = *s;
+    if (w->o.spin_ns == 0 && eng_device_of(s->engine, 0)) w->o.spin_ns = SRV_SPIN_NS;
     if (s->dump) w->dump = *s->dump;
     w->config = *c;
     w->started_ns = clock_ns();
@@ -245,6 +273,7 @@ void srv_worker_close(srv_worker *w)
 }
 
 double srv_worker_prewarm_ms(const srv_worker *w) { return (double)w->prewarm_ns * 1e-6; }
+uint64_t srv_worker_spin_ns(const srv_worker *w) { return w->o.spin_ns; }
 
 void srv_worker_put(srv_worker *w, srv_work *work)
 {
@@ -255,7 +284,7 @@ void srv_worker_put(srv_worker *w, srv_work *work)
         srv_worker_finish(w, work);
     } else {
         append(&w->queue, &w->queue_last, work);
-        pthread_cond_signal(&w->go);
+        call(w);
     }
     pthread_mutex_unlock(&w->lock);
 }
@@ -275,7 +304,7 @@ void srv_worker_gone(srv_worker *w, uint64_t connection)
     for (srv_work *x = w->queue; x; x = x->next)
         if (x->connection == connection) x->abandoned = true;
     srv_sessions_gone(&w->sessions, connection);
-    pthread_cond_signal(&w->go); /* there may be slots to forget */
+    call(w); /* there may be slots to forget */
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -283,7 +312,7 @@ void srv_worker_stop(srv_worker *w)
 {
     pthread_mutex_lock(&w->lock);
     w->stopping = true;
-    pthread_cond_signal(&w->go);
+    call(w);
     pthread_mutex_unlock(&w->lock);
 }
 

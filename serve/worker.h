@@ -10,6 +10,11 @@
 #include "serve/histogram.h"
 #include "serve/session.h"
 
+/* A thread that sleeps takes some 50 us to wake, as long as an insert. With a device the worker's thread therefore stays
+ * awake for so long after each piece of work, and so does the server's loop: at most that much of two processors every time,
+ * 5 % of each at 50 rounds a second. On the CPU the steps need the processors more. */
+#define SRV_SPIN_NS 1000000ull
+
 /* A request on its way to the engine, and its reply on the way back. malloc'd; owned by whoever it was handed to last. */
 typedef struct srv_work {
     srv_request request;
@@ -32,6 +37,7 @@ typedef struct srv_worker_setup {
     int32_t slots;
     int64_t positions;
     bool prewarm;          /* run steps of every shape on the empty slots before the first request */
+    uint64_t spin_ns;      /* how long the thread looks for work before it sleeps; 0: SRV_SPIN_NS with a device, else not */
     const srv_dump *dump;  /* NULL: nothing; copied */
     void (*wake)(void *ctx); /* any thread: there is something to take, or the worker has ended */
     void *ctx;
@@ -42,6 +48,7 @@ MUST_USE err_code srv_worker_open(const srv_worker_setup *s, srv_worker **out, e
 /* Stops, waits for the thread, frees what was not taken. NULL is a no-op. */
 void srv_worker_close(srv_worker *w);
 double srv_worker_prewarm_ms(const srv_worker *w);
+uint64_t srv_worker_spin_ns(const srv_worker *w); /* as it was resolved: 0, it sleeps at once */
 
 /* The rest may be called by one thread that is not the worker's. */
 

@@ -20,6 +20,7 @@ struct srv_worker {
 
     pthread_mutex_t lock;  /* guards everything below; never held while the engine works */
     pthread_cond_t go, warm;
+    uint64_t calls;        /* of the other side, so far; the thread that spins reads it without the lock */
     srv_work *queue, *queue_last; /* only the worker's thread unlinks */
     srv_work *done, *done_last;
     srv_sessions sessions;
@@ -53,8 +54,9 @@ bool srv_worker_joins(const srv_group *g, const srv_draft *d);
 void srv_worker_join(srv_group *g, srv_work *x);
 /* Finishes all of g, with or without a step. */
 void srv_worker_draft(srv_worker *w, srv_group *g);
-/* Steps on the empty slots, whose rows are forgotten again: the first request then finds graphs, threads, pages and
- * caches as the later ones do. Before the thread serves anything; without the lock. */
+/* Graphs of what the slots can ask for, then steps on the empty slots, whose rows are forgotten again, as is what the
+ * dump's hooks kept of them: the first request then finds graphs, threads, pages and caches as the later ones do. Before
+ * the thread serves anything; without the lock. */
 MUST_USE err_code srv_worker_prewarm(srv_worker *w, err *e);
 
 #endif

@@ -176,34 +176,51 @@ void srv_worker_draft(srv_worker *w, srv_group *g)
 
 /* ---- prewarm ---- */
 
+enum { WARM_POSITIONS = 2 * ENG_INSERT_ROWS_MAX };
+typedef struct warm_rows { bf16 *taps; int32_t pos[WARM_POSITIONS]; } warm_rows;
+
+/* Inserts of 1, 2, 4 ... rows_max rows into an empty slot; *last: where it stands then. */
+static err_code warm_slot(srv_worker *w, const warm_rows *x, int32_t slot, int32_t rows_max, int32_t *last, err *e)
+{
+    int32_t next = 0;
+    for (int32_t rows = 1; rows <= rows_max; next += rows, rows *= 2) {
+        srv_insert_step s = { .slot = slot, .rows = rows, .taps = x->taps, .pos = x->pos + next };
+        bool of_slot;
+        TRY(insert_step(w, &s, &of_slot, e));
+    }
+    *last = next - 1;
+    return ERR_OK;
+}
+
 /* On the CPU there is one path for all shapes. */
+static err_code warm_steps(srv_worker *w, const warm_rows *x, err *e)
+{
+    const int32_t block = w->config.block;
+    const bool every_shape = eng_device_of(w->o.engine, 0) != NULL;
+    draft_arrays a = { 0 };
+    for (int32_t b = 0; b < w->o.slots; b++) {
+        a.slots[b] = b;
+        TRY(warm_slot(w, x, b, every_shape && b == 0 ? ENG_INSERT_ROWS_MAX : 1, &a.pos[b], e));
+    }
+    for (int32_t batch = every_shape ? 1 : w->o.slots; batch <= w->o.slots; batch++)
+        for (int32_t n = every_shape && block > 1 ? block - 1 : block; n <= block; n++)
+            TRY(eng_draft(w->o.engine, batch, a.slots, a.anchors, a.pos, n, a.drafts, a.confidence, NULL, e));
+    return ERR_OK;
+}
+
 err_code srv_worker_prewarm(srv_worker *w, err *e)
 {
-    enum { ROWS = 2 * ENG_INSERT_ROWS_MAX };
-    const eng_config *c = &w->config;
-    bool every_shape = eng_device_of(w->o.engine, 0) != NULL;
-    size_t width = (size_t)c->n_taps * (size_t)c->dim;
-    int32_t slots[ENG_BATCH_MAX], anchors[ENG_BATCH_MAX], at[ENG_BATCH_MAX], pos[ROWS];
-    draft_arrays a;
-    err_code rc = ERR_OK;
-    bf16 *taps = mem_alloc(ENG_INSERT_ROWS_MAX * width, sizeof *taps);
-    if (!taps) return err_set(e, ERR_NOMEM, "prewarm: no memory for %d rows", ENG_INSERT_ROWS_MAX);
-    for (size_t i = 0; i < ENG_INSERT_ROWS_MAX * width; i++) taps[i] = 0x3f80; /* 1.0 */
-    for (int32_t i = 0; i < ROWS; i++) pos[i] = i;
-    for (int32_t b = 0; b < w->o.slots && rc == ERR_OK; b++) {
-        int32_t next = 0;
-        for (int32_t rows = 1; rows <= (every_shape && b == 0 ? ENG_INSERT_ROWS_MAX : 1) && rc == ERR_OK; rows *= 2) {
-            rc = eng_insert(w->o.engine, b, taps, pos + next, rows, NULL, e);
-            next += rows;
-        }
-        slots[b] = b;
-        anchors[b] = 0;
-        at[b] = next - 1;
+    size_t n = (size_t)ENG_INSERT_ROWS_MAX * (size_t)w->config.n_taps * (size_t)w->config.dim;
+    warm_rows x = { .taps = mem_alloc(n, sizeof *x.taps) };
+    if (!x.taps) return err_set(e, ERR_NOMEM, "prewarm: no memory for %d rows", ENG_INSERT_ROWS_MAX);
+    for (size_t i = 0; i < n; i++) x.taps[i] = 0x3f80; /* 1.0 */
+    for (int32_t i = 0; i < WARM_POSITIONS; i++) x.pos[i] = i;
+    err_code rc = eng_prewarm(w->o.engine, w->o.slots, ENG_INSERT_ROWS_MAX, NULL, e);
+    if (rc == ERR_OK) rc = warm_steps(w, &x, e);
+    for (int32_t b = 0; b < w->o.slots; b++) {
+        if (w->dump.released) w->dump.released(w->dump.ctx, 0, b);
+        eng_release(w->o.engine, b);
     }
-    for (int32_t batch = every_shape ? 1 : w->o.slots; batch <= w->o.slots && rc == ERR_OK; batch++)
-        for (int32_t n = every_shape && c->block > 1 ? c->block - 1 : c->block; n <= c->block && rc == ERR_OK; n++)
-            rc = eng_draft(w->o.engine, batch, slots, anchors, at, n, a.drafts, a.confidence, NULL, e);
-    for (int32_t b = 0; b < w->o.slots; b++) eng_release(w->o.engine, b);
-    free(taps);
+    free(x.taps);
     return rc;
 }

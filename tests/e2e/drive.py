@@ -24,14 +24,14 @@ def run(*words, code=0):
 
 
 class Worker:
-    """A running serve; leaving the block ends it as SIGTERM does, unless it was killed."""
+    """A running serve; leaving the block ends it as SIGTERM does, unless it was killed. code: its exit status then."""
 
-    def __init__(self, *words, address="unix:w.sock", env=None, limit=None):
+    def __init__(self, *words, address="unix:w.sock", env=None, limit=None, code=0):
         def bound():
             if limit:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        self.killed = False
+        self.killed, self.code = False, code
         self.process = subprocess.Popen([BINARY, "serve", "model", "--listen", address, "--json", *words],
                                         env=dict(ENV, **(env or {})), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, preexec_fn=bound)
@@ -54,7 +54,7 @@ class Worker:
             self.process.send_signal(signal.SIGTERM)
         out, error = self.process.communicate(timeout=60)
         if kind is None and not self.killed:
-            assert self.process.returncode == 0, f"serve: exit {self.process.returncode}\n{out}{error}"
+            assert self.process.returncode == self.code, f"serve: exit {self.process.returncode}\n{out}{error}"
 
 
 def tapes(folder):
@@ -154,13 +154,13 @@ def dumps_equal_the_graph_and_survive():
 
 def a_disk_that_fails_stops_the_dump_only():
     os.mkdir("small")
-    with Worker("--dump-dir", "small", "--dump-rounds", "0-", limit=300000) as w:
+    with Worker("--dump-dir", "small", "--dump-rounds", "0-", limit=300000, code=5) as w:
         assert w.drive("--check", "ref.tape", "--repeat", "2")["mismatches"] == 0
         dump = w.status()["dump"]
         assert dump["failed"] and dump["dropped"] > 0, dump
         assert w.status()["state"] == "serving"
     os.mkdir("gone")
-    with Worker("--dump-dir", "gone", "--dump-rounds", "0-", "--dump-size", "1") as w:
+    with Worker("--dump-dir", "gone", "--dump-rounds", "0-", "--dump-size", "1", code=5) as w:
         w.drive()
         shutil.rmtree("gone")
         assert w.drive("--check", "ref.tape", "--repeat", "3")["mismatches"] == 0

@@ -179,7 +179,7 @@ def words_are_checked_before_anything_is_loaded(p):
 
 
 def signals_end_it_in_order_and_once(p):
-    for how in (signal.SIGTERM, signal.SIGINT):
+    for how in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         with Worker(p) as w:
             c = Client(w.address)
             h = c.hello()

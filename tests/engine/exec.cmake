@@ -5,3 +5,4 @@ target_link_options(test_exec PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=rea
 sparktape_test(test_shots LINKS engine SOURCES ${PROJECT_SOURCE_DIR}/tests/support/alloc_guard.c TIMEOUT 120)
 target_link_options(test_shots PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 sparktape_test(test_bootstrap LINKS engine)
+sparktape_test(test_fault LINKS engine TIMEOUT 300)

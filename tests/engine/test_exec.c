@@ -374,6 +374,24 @@ static void native_arms_sum_the_taps_in_double_and_mirror_does_not(void **state)
     free(blocked);
 }
 
+static void prewarm_changes_nothing(void **state)
+{
+    (void)state;
+    const int32_t slot = 1;
+    err e = { 0 };
+    int32_t n = -1;
+    eng_engine *g = open_arm("native-packed", ENG_MODE_GRAPH, 2, ENG_LEVEL_IO);
+    insert(g, slot, 0, 5);
+    outcome before = draft(g, 1, &slot, 5, NULL);
+    assert_int_equal(eng_prewarm(g, ENG_BATCH_MAX, ENG_INSERT_ROWS_MAX, &n, &e), ERR_OK);
+    assert_int_equal(n, 0); /* the CPU has nothing to prepare */
+    outcome after = draft(g, 1, &slot, 5, NULL);
+    assert_memory_equal(&before, &after, sizeof before);
+    assert_int_equal(eng_prewarm(g, -1, 0, NULL, &e), ERR_ARG);
+    assert_int_equal(eng_prewarm(g, 0, ENG_INSERT_ROWS_MAX + 1, NULL, &e), ERR_ARG);
+    eng_close(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +407,7 @@ int main(void)
         cmocka_unit_test(a_prompt_may_begin_at_its_last_window),
         cmocka_unit_test(main_x_given_equals_main_x_made),
         cmocka_unit_test(native_arms_sum_the_taps_in_double_and_mirror_does_not),
+        cmocka_unit_test(prewarm_changes_nothing),
     };
     return cmocka_run_group_tests(tests, make_model, drop_model);
 }

@@ -23,6 +23,7 @@ typedef struct case_run {
     eng_comm_kind comm;
     eng_combine combine;
     eng_level retain; /* OFF: DEEP, every value */
+    bool lazy;        /* nothing is captured at open */
 } case_run;
 /* Fails the test on an error. */
 eng_engine *case_engine(case_run run);

@@ -118,7 +118,7 @@ static void nothing_escapes_the_capture(void **state)
             assert_true(x.eager_launches > 0);
             assert_int_equal(y.captured_launches, y.graph_kernels);
             assert_true(y.captured_launches > 0 && y.captured_launches < x.eager_launches); /* units are fused */
-            assert_int_equal(y.graph_nodes, y.graph_kernels); /* no copies, no fills, no host work */
+            assert_int_equal(y.graph_nodes, y.graph_kernels + 1); /* the wait for the windows: no copies, no host work */
         }
         eng_close(eager);
         eng_close(graph);
@@ -143,6 +143,65 @@ static void steps_allocate_nothing(void **state)
         assert_true(alloc_guard_other_calls > 0); /* the count works */
         eng_close(g);
     }
+}
+
+/* Nobody waits between an insert and a draft: the draft runs beside it up to its first look at a window, and no further.
+ * The eager engine is waited for after each insert. */
+static void a_draft_right_behind_an_insert_sees_its_rows(void **state)
+{
+    (void)state;
+    static const int32_t ROWS[] = { 1, 3, 5, 9, 2, 17, 4, 33 };
+    eng_engine *eager = case_engine(cuda("native-packed", ENG_MODE_EAGER, 2));
+    eng_engine *graph = case_engine(cuda("native-packed", ENG_MODE_GRAPH, 2));
+    for (int32_t again = 0; again < 6; again++) {
+        int32_t at = 0;
+        const int32_t s = again % CASE_SLOTS;
+        for (size_t i = 0; i < COUNT_OF(ROWS); at += ROWS[i], i++) {
+            case_shown shown;
+            case_insert(eager, s, at, ROWS[i], &shown);
+            case_outcome x = case_draft(eager, 1, &s, 5, NULL);
+            case_insert(graph, s, at, ROWS[i], NULL);
+            case_outcome y = case_draft(graph, 1, &s, 5, NULL);
+            assert_memory_equal(&x, &y, sizeof x);
+        }
+        eng_release(eager, s);
+        eng_release(graph, s);
+    }
+    eng_close(eager);
+    eng_close(graph);
+}
+
+static void prewarm_captures_what_is_new_and_changes_no_window(void **state)
+{
+    (void)state;
+    err e = { 0 };
+    int32_t n = -1;
+    case_run run = cuda("native-packed", ENG_MODE_GRAPH, 2);
+    eng_engine *whole = case_engine(run);
+    run.lazy = true;
+    eng_engine *g = case_engine(run);
+    assert_int_equal(eng_device_draft_counts(eng_device_of(g, 0), 1, 5).graph_nodes, 0);
+    gpu_ok(eng_prewarm(whole, ENG_BATCH_MAX, ENG_INSERT_ROWS_MAX, &n, &e), &e);
+    assert_int_equal(n, 0); /* done at open */
+    case_fill(whole);
+    case_fill(g); /* the buckets that it needs are captured on the way */
+    case_outcome want = case_draft(whole, 4, CASE_ALL, 5, NULL);
+    gpu_ok(eng_prewarm(g, 1, 8, &n, &e), &e);
+    assert_int_equal(n, 2);
+    gpu_ok(eng_prewarm(g, 1, 8, &n, &e), &e);
+    assert_int_equal(n, 0);
+    gpu_ok(eng_prewarm(g, 3, 8, &n, &e), &e);
+    assert_int_equal(n, 4);
+    assert_int_equal(eng_device_draft_counts(eng_device_of(g, 0), 4, 5).graph_nodes, 0);
+    case_outcome got = case_draft(g, 4, CASE_ALL, 5, NULL); /* captured when it is wanted */
+    assert_memory_equal(&want, &got, sizeof want);
+    gpu_ok(eng_prewarm(g, ENG_BATCH_MAX, ENG_INSERT_ROWS_MAX, &n, &e), &e);
+    assert_in_range(n, 1, 4); /* four slots with block - 1, and the buckets that filling did not take */
+    got = case_draft(g, 4, CASE_ALL, 5, NULL);
+    assert_memory_equal(&want, &got, sizeof want);
+    assert_int_equal(eng_prewarm(g, ENG_BATCH_MAX + 1, 1, &n, &e), ERR_ARG);
+    eng_close(g);
+    eng_close(whole);
 }
 
 static void a_released_slot_leaves_nothing_to_the_next_request(void **state)
@@ -188,6 +247,8 @@ int main(void)
         cmocka_unit_test(a_request_alone_equals_itself_in_a_batch),
         cmocka_unit_test(nothing_escapes_the_capture),
         cmocka_unit_test(steps_allocate_nothing),
+        cmocka_unit_test(a_draft_right_behind_an_insert_sees_its_rows),
+        cmocka_unit_test(prewarm_captures_what_is_new_and_changes_no_window),
         cmocka_unit_test(a_released_slot_leaves_nothing_to_the_next_request),
         cmocka_unit_test(drafts_are_those_of_the_cpu),
     };

@@ -315,8 +315,8 @@ static void what_is_wrong_is_told(void **state)
 {
     (void)state;
     static const struct { void (*act)(worker *); err_code code; const char *message; } CASES[] = {
-        { be_silent, ERR_IO, "unix:client_under_test.sock: timed out" },
-        { close_after_a_request, ERR_IO, "the worker closed the connection" },
+        { be_silent, ERR_IO, "unix:client_under_test.sock: timed out after 0.2 s" },
+        { close_after_a_request, ERR_IO, "closed" },
         { close_inside_a_reply, ERR_IO, "the worker closed the connection inside a reply" },
         { say_what_is_no_message, ERR_INPUT, "reply: message: found nil, wanted a map" },
         { announce_a_gigabyte, ERR_INPUT, "found a frame of 1073741824 bytes" },
@@ -334,6 +334,43 @@ static void what_is_wrong_is_told(void **state)
         if (srv_client_call(c, &r, &reply, &e) != CASES[i / 2].code) fail_msg("case %zu: '%s'", i, e.msg);
         if (!strstr(e.msg, CASES[i / 2].message)) fail_msg("'%s' lacks '%s'", e.msg, CASES[i / 2].message);
         assert_true(clock_ns() - begun < LONG);
+        srv_client_close(c);
+        worker_end(&w);
+    }
+}
+
+/* Something else listens there: a line that names it, before any reply. */
+static void say_http(worker *w)
+{
+    srv_request r;
+    if (next_request(w, &r)) say(w, "HTTP/1.1 400 Bad Request\r\n\r\n", 28);
+}
+
+static void alert_as_tls(worker *w)
+{
+    srv_request r;
+    if (next_request(w, &r)) say(w, "\x15\x03\x03\0\x02\x02\x46", 7);
+}
+
+static void who_is_no_worker_is_told_by_what_was_found(void **state)
+{
+    (void)state;
+    static const struct { void (*act)(worker *); err_code code; const char *message; } CASES[] = {
+        { be_silent, ERR_IO, ": timed out after 0.2 s: found silence, wanted a sparktape worker" },
+        { close_after_a_request, ERR_IO, ": closed without a word, wanted a sparktape worker" },
+        { say_http, ERR_INPUT, ": found 'HTTP/1.1 400 Bad Reques', wanted a sparktape worker" },
+        { alert_as_tls, ERR_INPUT, ": found TLS, wanted a plain connection" },
+    };
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        worker w;
+        worker_begin(&w, NULL, CASES[i].act);
+        srv_client *c = client_of(&w, NULL, CASES[i].act == be_silent ? 200 * MS : LONG);
+        srv_request r = { .op = SRV_STATUS };
+        srv_reply reply;
+        err e = { 0 };
+        if (srv_client_call(c, &r, &reply, &e) != CASES[i].code) fail_msg("case %zu: '%s'", i, e.msg);
+        if (!strstr(e.msg, CASES[i].message) || !strstr(e.msg, "unix:client_under_test.sock"))
+            fail_msg("'%s' lacks '%s'", e.msg, CASES[i].message);
         srv_client_close(c);
         worker_end(&w);
     }
@@ -461,6 +498,7 @@ int main(void)
         cmocka_unit_test(requests_may_go_out_before_replies_come),
         cmocka_unit_test(twenty_megabytes_go_out_while_replies_come_in),
         cmocka_unit_test(what_is_wrong_is_told),
+        cmocka_unit_test(who_is_no_worker_is_told_by_what_was_found),
         cmocka_unit_test(a_refusal_is_read_though_the_connection_ends_with_it),
         cmocka_unit_test(a_request_that_cannot_be_encoded_is_not_sent),
         cmocka_unit_test(raw_bytes_pass_as_they_are),

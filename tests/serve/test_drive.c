@@ -1,12 +1,12 @@
-/* drive's parts: the fault list, and how rounds are dealt out to clients. */
+/* drive's parts: the fault list, how rounds are dealt out to clients, and what a turn's time is made of. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include "serve/drive_faults.h"
-#include "serve/drive_plan.h"
+#include "serve/drive.h"
+#include "serve/server.h"
 #include "tests/serve/serve_help.h"
 #include "engine/traffic.h"
 
@@ -87,12 +87,68 @@ static void rounds_are_dealt_out_whole(void **state)
     eng_script_close(script);
 }
 
+static void *serve(void *arg)
+{
+    srv_server *server = ((void **)arg)[0];
+    srv_worker *worker = ((void **)arg)[1];
+    OK(srv_server_run(server, worker, e));
+    return NULL;
+}
+
+/* Every turn that drafts has its parts, and no part of a turn is longer than the longest turn. */
+static void a_turns_time_is_told_by_parts(void **state)
+{
+    (void)state;
+    eng_traffic_report report;
+    srv_address wanted, bound;
+    int fd;
+    pthread_t thread;
+    double seconds;
+    srv_plan *plan;
+    srv_server *server;
+    srv_worker *worker;
+    srv_drive_counts *n = mem_alloc(1, sizeof *n);
+    json_t *about = json_object();
+    eng_engine *engine = help_engine(HELP_SLOTS);
+    OK(eng_traffic_write("t.safetensors", &help_config, 12, 4, 5, true, &report, e));
+    OK(srv_plan_script("t.safetensors", &help_config, 2, &plan, e));
+    OK(srv_address_parse("unix:./d.sock", true, &wanted, e));
+    OK(srv_listen(&wanted, &fd, &bound, e));
+    OK(srv_server_open(&(srv_server_setup){ .fd = fd, .address = &bound, .frame_timeout_ns = 10000000000ull }, &server, e));
+    OK(srv_worker_open(&(srv_worker_setup){ .engine = engine, .checkpoint = "", .about = about, .slots = HELP_SLOTS,
+                                            .positions = 1 << 20, .wake = srv_server_wake, .ctx = server }, &worker, e));
+    assert_int_equal(pthread_create(&thread, NULL, serve, (void *[]){ server, worker }), 0);
+    OK(srv_drive(&(srv_drive_setup){ .address = &bound, .client = "t", .checkpoint = "", .arm = "", .repeat = 3,
+                                     .positions = srv_plan_positions(plan), .plan = plan, .timeout_ns = 20000000000ull },
+                 n, &seconds, e));
+    srv_server_stop(server);
+    pthread_join(thread, NULL);
+    srv_worker_close(worker);
+    srv_server_close(server);
+    assert_true(n->step.count > 0 && n->first_ns > 0);
+    assert_int_equal(n->send.count, n->step.count);
+    assert_int_equal(n->queue.count, n->step.count);
+    assert_int_equal(n->rest.count, n->step.count);
+    const srv_histogram *part[] = { &n->send, &n->queue, &n->step, &n->rest };
+    uint64_t sum_ns = 0;
+    for (size_t i = 0; i < COUNT_OF(part); i++) {
+        assert_true(part[i]->max_ns <= n->turn.max_ns);
+        sum_ns += part[i]->sum_ns;
+    }
+    assert_true(sum_ns <= n->turn.sum_ns && sum_ns > n->turn.sum_ns / 2);
+    srv_plan_close(plan);
+    eng_close(engine);
+    json_decref(about);
+    free(n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fault_lists_are_read),
         cmocka_unit_test(faults_come_as_often_as_asked_and_always_the_same),
         cmocka_unit_test(rounds_are_dealt_out_whole),
+        cmocka_unit_test(a_turns_time_is_told_by_parts),
     };
     return cmocka_run_group_tests(tests, help_make_model, help_drop_model);
 }

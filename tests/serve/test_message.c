@@ -304,8 +304,8 @@ static void a_hostile_request_is_refused_by_key_found_and_wanted(void **state)
         { "{}", "key 'op' is missing" },
         { "{'op': 'open'}", "key 'id' is missing" },
         { "{'op': 1, 'id': 1}", "op: found an integer, wanted a string" },
-        { "{'op': 'opened', 'id': 1}", "op: found none that is known" },
-        { "{'op': '', 'id': 1}", "op: found none that is known" },
+        { "{'op': 'opened', 'id': 1}", "op: found 'opened', wanted one of hello" },
+        { "{'op': '', 'id': 1}", "op: found '', wanted one of hello" },
         { "{'op': 'open', 'id': -1, 'epoch': 1}", "id: found -1, wanted 0 or more" },
         { "{'op': 'open', 'id': 1.0, 'epoch': 1}", "id: found a float64, wanted an integer" },
         { "{'op': 'open', 'id': 1}", "open: key 'epoch' is missing" },
@@ -448,7 +448,7 @@ static void a_hostile_reply_is_refused(void **state)
     (void)state;
     static const struct { const char *text, *message; } CASES[] = {
         { "{'id':1,'op':'open','ok':1}", "ok: found an integer, wanted a boolean" },
-        { "{'id':1,'op':'gone','ok':true}", "op: found none that is known" },
+        { "{'id':1,'op':'gone','ok':true}", "op: found 'gone', wanted one of hello" },
         { "{'id':1,'op':'open','ok':false,'refusal':'none','text':''}", "refusal: found 'none', which is not known" },
         { "{'id':1,'op':'open','ok':false,'refusal':'bored','text':''}", "refusal: found 'bored'" },
         { "{'id':1,'op':'open','ok':false,'refusal':'slot','text':'a\\tb'}", "text: found byte 0x09" },

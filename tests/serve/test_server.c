@@ -21,6 +21,7 @@ typedef struct rig {
 } rig;
 
 static rig g;
+static uint64_t frame_timeout_ns = FRAME_TIMEOUT_NS, spin_ns;
 static help_hooks hooks;
 
 static void *serve(void *arg)
@@ -40,11 +41,11 @@ static void start(const char *address, const char *key)
     if (key) OK(srv_key_open(key, true, &g.key, e));
     OK(srv_address_parse(address, true, &wanted, e));
     OK(srv_listen(&wanted, &fd, &g.address, e));
-    srv_server_setup s = { .fd = fd, .address = &g.address, .key = g.key, .frame_timeout_ns = FRAME_TIMEOUT_NS };
+    srv_server_setup s = { .fd = fd, .address = &g.address, .key = g.key, .frame_timeout_ns = frame_timeout_ns };
     OK(srv_server_open(&s, &g.server, e));
     srv_worker_setup w = { .engine = g.engine, .checkpoint = "c0ffee", .about = about, .slots = HELP_SLOTS,
-                           .positions = HELP_ROWS, .prewarm = true, .dump = &dump, .wake = srv_server_wake,
-                           .ctx = g.server };
+                           .positions = HELP_ROWS, .prewarm = true, .spin_ns = spin_ns, .dump = &dump,
+                           .wake = srv_server_wake, .ctx = g.server };
     OK(srv_worker_open(&w, &g.worker, e));
     json_decref(about);
     assert_int_equal(pthread_create(&g.thread, NULL, serve, NULL), 0);
@@ -63,9 +64,25 @@ static int set_up(void **state)
     return 0;
 }
 
+/* As with a device: the worker and the loop stay awake between requests. */
+static int set_up_awake(void **state)
+{
+    spin_ns = 2000000;
+    return set_up(state);
+}
+
+/* Where many connections are idle together. */
+static int set_up_patient(void **state)
+{
+    frame_timeout_ns = WAIT_NS;
+    return set_up(state);
+}
+
 static int tear_down(void **state)
 {
     (void)state;
+    frame_timeout_ns = FRAME_TIMEOUT_NS;
+    spin_ns = 0;
     hooks.hold = false;
     sem_post(&hooks.go);
     srv_server_stop(g.server);
@@ -222,6 +239,25 @@ static void four_clients_at_once_each_get_their_own(void **state)
     until(NULL, "slots_unreserved", HELP_SLOTS);
 }
 
+static void a_server_that_stays_awake_answers_the_same_and_then_sleeps(void **state)
+{
+    (void)state;
+    struct timespec before, after, wait = { .tv_nsec = 400000000 }, settle = { .tv_nsec = 50000000 };
+    help_draft want[PLAYED];
+    eng_engine *alone = help_engine(1);
+    for (int32_t i = 0; i < PLAYED; i++) want[i] = help_alone(alone, 1, i, 5);
+    eng_close(alone);
+    player p = { .stream = 1, .want = want };
+    play(&p);
+    assert_true(p.same);
+    nanosleep(&settle, NULL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    nanosleep(&wait, NULL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    double used = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    if (used > 0.1) fail_msg("%.3f s of processor in 0.4 s without a request", used);
+}
+
 static void a_frame_may_come_byte_by_byte(void **state)
 {
     (void)state;
@@ -285,6 +321,9 @@ static void garbage_gets_one_refusal_and_the_end(void **state)
     assert_true(srv_resident_bytes() < before + (16 << 20));
     step(&x, 0, 0);
     assert_int_equal(count("connections", "bad_messages"), COUNT_OF(BAD));
+    json_t *s = status(), *refused = json_object_get(json_object_get(s, "counts"), "refused");
+    assert_int_equal(json_integer_value(json_object_get(refused, "message")), COUNT_OF(BAD));
+    json_decref(s);
     srv_client_close(x.c);
 }
 
@@ -313,6 +352,56 @@ static void a_client_that_stalls_in_a_frame_is_closed(void **state)
     step(&y, 0, 0); /* silence between frames is no stall */
     assert_int_equal(count(NULL, "slots_unreserved"), 2);
     srv_client_close(y.c);
+}
+
+/* Silence is allowed to those who have said hello, and to nobody else. */
+static void those_who_say_nothing_leave_room_for_others(void **state)
+{
+    (void)state;
+    enum { MANY = 63 };
+    int fd[MANY];
+    client idle = join_in("idle", 1);
+    for (int i = 0; i < MANY; i++) OK(srv_connect(&g.address, clock_ns() + WAIT_NS, &fd[i], e));
+    uint64_t start_ns = clock_ns();
+    client x = { .c = NULL };
+    for (bool in = false; !in;) {
+        srv_request hello = { .op = SRV_HELLO, .u.hello = help_hello("late", 1) };
+        srv_reply r;
+        err why;
+        if (clock_ns() - start_ns > WAIT_NS) fail_msg("found no room in %d s", (int)(WAIT_NS / 1000000000));
+        srv_client_close(x.c);
+        x.c = dial(NULL);
+        in = srv_client_call(x.c, &hello, &r, &why) == ERR_OK;
+        if (in) x.epoch = done(r).u.welcome.epoch;
+    }
+    x.slot = done(call(x.c, (srv_request){ .op = SRV_OPEN, .epoch = x.epoch })).u.opened.slot;
+    step(&x, 1, 0);
+    until("connections", "timeouts", MANY);
+    char byte[512];
+    for (int i = 0; i < MANY; i++) { /* told why, then the end */
+        assert_true(read(fd[i], byte, sizeof byte) > 20);
+        assert_int_equal(read(fd[i], byte, 1), 0);
+        close(fd[i]);
+    }
+    step(&idle, 0, 0);
+    srv_client_close(idle.c);
+    srv_client_close(x.c);
+}
+
+static void without_a_session_a_client_may_not_fall_silent(void **state)
+{
+    (void)state;
+    srv_client *c = dial(NULL);
+    for (int i = 0; i < 3; i++) { /* every word gives it as long again */
+        usleep(FRAME_TIMEOUT_NS / 1000 / 2);
+        srv_reply r = done(call(c, (srv_request){ .op = SRV_STATUS }));
+        srv_reply_fini(&r);
+    }
+    is_thrown_out(c, "no session");
+    client old = join_in("restarts", 1), x = join_in("restarts", 1); /* the session that is over counts for nothing */
+    is_thrown_out(old.c, "no session");
+    step(&x, 0, 0);
+    srv_client_close(x.c);
 }
 
 static void a_connection_that_closes_in_a_frame_frees_its_slots(void **state)
@@ -502,17 +591,21 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         CASE(four_clients_at_once_each_get_their_own),
+        cmocka_unit_test_setup_teardown(a_server_that_stays_awake_answers_the_same_and_then_sleeps, set_up_awake,
+                                        tear_down),
         CASE(a_frame_may_come_byte_by_byte),
         CASE(long_inserts_are_the_rows_one_by_one),
         CASE(garbage_gets_one_refusal_and_the_end),
         CASE(a_client_that_sends_garbage_loses_its_slots),
         CASE(a_client_that_stalls_in_a_frame_is_closed),
+        CASE(those_who_say_nothing_leave_room_for_others),
+        CASE(without_a_session_a_client_may_not_fall_silent),
         CASE(a_connection_that_closes_in_a_frame_frees_its_slots),
         CASE(a_client_that_reads_no_replies_is_closed),
         CASE(a_client_may_send_far_ahead),
         CASE(status_is_answered_while_a_step_hangs),
         CASE(a_restarted_client_takes_over_from_its_half_open_self),
-        CASE(more_connections_than_there_may_be_are_turned_away),
+        cmocka_unit_test_setup_teardown(more_connections_than_there_may_be_are_turned_away, set_up_patient, tear_down),
         CASE(stopping_answers_and_closes_everybody),
         CASE(tls_carries_the_same_bits_and_admits_only_the_key),
     };

@@ -18,14 +18,22 @@ static void wake(void *ctx)
     sem_post(&woken);
 }
 
-static void start(bool prewarm)
+static int warm_inserts, warm_released; /* what prewarm did with the hooks, which the tests then count from 0 */
+
+static void start_spinning(bool prewarm, uint64_t spin_ns)
 {
     json_t *about = json_object();
     srv_worker_setup setup = { .engine = engine, .checkpoint = "c0ffee", .about = about, .slots = HELP_SLOTS,
-                               .positions = HELP_ROWS, .prewarm = prewarm, .dump = &dump, .wake = wake };
+                               .positions = HELP_ROWS, .prewarm = prewarm, .spin_ns = spin_ns, .dump = &dump,
+                               .wake = wake };
     OK(srv_worker_open(&setup, &worker, e));
     json_decref(about);
+    warm_inserts = hooks.inserts;
+    warm_released = hooks.released;
+    hooks.inserts = hooks.released = 0;
 }
+
+static void start(bool prewarm) { start_spinning(prewarm, 0); }
 
 static int set_up(void **state)
 {
@@ -375,6 +383,49 @@ static void stopping_refuses_what_waits_and_finishes_dumps(void **state)
     refused(wait_for(put_insert(1, epoch, 0, 0, 2)), SRV_REFUSED_CLOSING, "shutting down");
 }
 
+static uint64_t processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Processor time of `ms` milliseconds in which nothing is asked. */
+static uint64_t idle_ns(int ms)
+{
+    uint64_t before = processor_ns();
+    nanosleep(&(struct timespec){ 0, ms * 1000000L }, NULL);
+    return processor_ns() - before;
+}
+
+static void a_worker_that_spins_answers_the_same_and_falls_asleep(void **state)
+{
+    (void)state;
+    enum { SPIN_MS = 60, IDLE_MS = 200 };
+    srv_worker_close(worker);
+    start_spinning(true, SPIN_MS * 1000000ull);
+    uint64_t epoch = four_slots();
+    for (int32_t p = 1; p < 4; p++) {
+        wait_for(put_insert(1, epoch, 0, 0, p));
+        srv_drafted d = drafted(put_draft(1, epoch, 5, p, 1, SLOT));
+        is_alone(&d, 0, 0, p);
+    }
+    uint64_t first = idle_ns(IDLE_MS), second = idle_ns(IDLE_MS);
+    assert_true(first > 0 && second < IDLE_MS * 1000000ull / 4); /* it slept before the second began */
+    wait_for(put_insert(1, epoch, 1, 1, 1)); /* and wakes */
+    srv_worker_gone(worker, 1);
+}
+
+static void prewarm_passes_the_dump_and_is_forgotten(void **state)
+{
+    (void)state;
+    assert_int_equal(warm_inserts, HELP_SLOTS);
+    assert_int_equal(warm_released, HELP_SLOTS);
+    srv_worker_close(worker);
+    start(false);
+    assert_int_equal(warm_inserts + warm_released, 0);
+}
+
 static void prewarm_leaves_no_trace(void **state)
 {
     (void)state;
@@ -430,6 +481,8 @@ int main(void)
         CASE(a_failed_check_poisons_the_worker),
         CASE(held_replies_are_not_sent_when_the_check_fails),
         CASE(stopping_refuses_what_waits_and_finishes_dumps),
+        CASE(a_worker_that_spins_answers_the_same_and_falls_asleep),
+        CASE(prewarm_passes_the_dump_and_is_forgotten),
         CASE(prewarm_leaves_no_trace),
         CASE(status_counts_what_was_done),
     };

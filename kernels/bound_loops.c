@@ -1,0 +1,45 @@
+#include "kernels/bound_loops.h"
+
+#include "kernels/simd.h"
+
+#if defined(KRN_SIMD_AVX512)
+#define DOT_SIZE krn_dot_size_avx512
+#elif defined(KRN_SIMD_AVX2)
+#define DOT_SIZE krn_dot_size_avx2
+#else
+#define DOT_SIZE krn_dot_size_scalar
+#endif
+
+SIMD_INLINE void dot_size(const bf16 *const *x, int n_rows, const float *w, int32_t n, double *sum, double *size)
+{
+    f64x16 s[KRN_BOUND_ROWS], a[KRN_BOUND_ROWS];
+    SIMD_UNROLL
+    for (int t = 0; t < n_rows; t++) s[t] = a[t] = f64x16_splat(0.0);
+    int32_t k = 0;
+    for (; k + KRN_LANES <= n; k += KRN_LANES) {
+        const f64x16 wk = f64x16_from_f32(f32x16_load(w + k)), w_size = f64x16_abs(wk);
+        SIMD_UNROLL
+        for (int t = 0; t < n_rows; t++) {
+            const f64x16 xk = f64x16_from_f32(f32x16_from_bf16(x[t] + k));
+            s[t] = f64x16_add_product(s[t], xk, wk);
+            a[t] = f64x16_add_product(a[t], f64x16_abs(xk), w_size);
+        }
+    }
+    SIMD_UNROLL
+    for (int t = 0; t < n_rows; t++) {
+        sum[t] += f64x16_sum(s[t]);
+        size[t] += f64x16_sum(a[t]);
+        for (int32_t i = k; i < n; i++) {
+            double product = (double)f32_from_bf16(x[t][i]) * (double)w[i];
+            sum[t] += product;
+            size[t] += fabs(product);
+        }
+    }
+}
+
+void DOT_SIZE(const bf16 *const *x, int32_t n_rows, const float *w, int32_t n, double *sum, double *size)
+{
+    if (n_rows == KRN_BOUND_ROWS) dot_size(x, KRN_BOUND_ROWS, w, n, sum, size);
+    else
+        for (int32_t t = 0; t < n_rows; t++) dot_size(x + t, 1, w, n, sum + t, size + t);
+}

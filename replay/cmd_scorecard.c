@@ -1,0 +1,192 @@
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/traffic.h"
+#include "replay/commands.h"
+#include "replay/scorecard.h"
+
+#include <unistd.h>
+
+typedef struct words {
+    const char *script, *kinds, *ops, *arms;
+    int64_t every, seed;
+    bool all;
+} words;
+
+static const char DEFAULT_ARMS[] = "native-packed,native-packed/2/fused,native-expanded/2,mirror64/graph";
+
+static const cli_option OPTIONS[] = {
+    { "--kinds", "PATTERN", "only faults whose name matches (* and ?, commas between patterns; sparktape inject --list)",
+      CLI_STR, offsetof(words, kinds) },
+    { "--ops", "PATTERN", "only ops whose name matches", CLI_STR, offsetof(words, ops) },
+    { "--arms", "LIST", "ARM[/RANKS][/fused][/graph][/f64], commas between (default: native-packed, native-packed/2/fused, "
+      "native-expanded/2, mirror64/graph)", CLI_STR, offsetof(words, arms) },
+    { "--every", "N", "only one planting in N, chosen by the seed (default: 1, all)", CLI_COUNT, offsetof(words, every) },
+    { "--seed", "N", "of the script and of the choice (default: 1)", CLI_COUNT, offsetof(words, seed) },
+    { "--script", "S", "the rounds to run (default: three rounds of synthetic traffic with two slots)", CLI_IN,
+      offsetof(words, script) },
+    { "--all", NULL, "a line for every planting, not only for those that went wrong", CLI_FLAG, offsetof(words, all) },
+};
+
+/* ---- report ---- */
+
+static int64_t count(const rpl_scorecard *c, rpl_outcome o) { return rpl_scorecard_count(c, o, NULL); }
+static int64_t detected(const rpl_scorecard *c) { return count(c, RPL_SCORE_RIGHT) + count(c, RPL_SCORE_ELSEWHERE); }
+static double share(int64_t part, int64_t of) { return of ? 100.0 * (double)part / (double)of : 0; }
+
+/* Plantings whose cause the certificate named, and as the kind says. */
+static void count_causes(const rpl_scorecard *c, int64_t *named, int64_t *right)
+{
+    *named = *right = 0;
+    for (size_t i = 0; i < c->n_plantings; i++) {
+        const rpl_planting *p = &c->planting[i];
+        const char *wanted = eng_cause_name(p->kind->cause);
+        if (!p->cause[0]) continue;
+        ++*named;
+        *right += strncmp(p->cause, wanted, strlen(wanted)) == 0;
+    }
+}
+
+static void print_planting(const rpl_scorecard *c, const rpl_planting *p)
+{
+    printf("%-10s %s@%s:step=%s  %s: %lld changed, %lld illegal, moved %.2g", rpl_outcome_name(p->outcome), p->kind->name,
+           p->op, p->step == ENG_STEP_DRAFT ? "draft" : "insert", c->arm[p->arm].text, (long long)p->n_changed,
+           (long long)p->n_illegal, p->moved);
+    if (p->origin[0]) printf(", first origin %s", p->origin);
+    if (p->cause[0]) printf(" (%s)", p->cause);
+    printf("\n");
+}
+
+static void print_kinds(const rpl_scorecard *c)
+{
+    printf("%-22s %7s %9s %7s %7s %11s %9s %6s\n", "kind", "planted", "detected", "origin", "missed", "admissible",
+           "absorbed", "idle");
+    for (size_t k = 0; k < eng_fault_count(); k++) {
+        const eng_fault_kind *kind = eng_fault_at(k);
+        long long n[RPL_SCORE_OUTCOMES], all = 0;
+        for (int o = 0; o < RPL_SCORE_OUTCOMES; o++) all += n[o] = rpl_scorecard_count(c, (rpl_outcome)o, kind);
+        if (!all) continue;
+        printf("%-22s %7lld %9lld %7lld %7lld %11lld %9lld %6lld\n", kind->name, all,
+               n[RPL_SCORE_RIGHT] + n[RPL_SCORE_ELSEWHERE], n[RPL_SCORE_RIGHT], n[RPL_SCORE_MISSED],
+               n[RPL_SCORE_ADMISSIBLE], n[RPL_SCORE_ABSORBED], n[RPL_SCORE_IDLE]);
+    }
+}
+
+static void print_text(const rpl_scorecard *c, bool all, double seconds)
+{
+    int64_t named, named_right, beyond = detected(c) + count(c, RPL_SCORE_MISSED);
+    print_kinds(c);
+    printf("\n");
+    for (size_t i = 0; i < c->n_plantings; i++) {
+        rpl_outcome o = c->planting[i].outcome;
+        if (all || o == RPL_SCORE_MISSED || o == RPL_SCORE_ELSEWHERE) print_planting(c, &c->planting[i]);
+    }
+    for (size_t i = 0; i < c->n_arms; i++) printf("%-28s without a fault: %s\n", c->arm[i].text, c->arm[i].clean);
+    count_causes(c, &named, &named_right);
+    printf("%zu faults planted in %.1f s: %lld beyond admissibility, %lld admissible, %lld absorbed, %lld without "
+           "occasion\n", c->n_plantings, seconds, (long long)beyond, (long long)count(c, RPL_SCORE_ADMISSIBLE),
+           (long long)count(c, RPL_SCORE_ABSORBED), (long long)count(c, RPL_SCORE_IDLE));
+    printf("%s: detected %lld of %lld (%.2f %%), first origin right %lld of %lld (%.2f %%)",
+           rpl_scorecard_passes(c) ? "PASS" : "FAIL", (long long)detected(c), (long long)beyond, share(detected(c), beyond),
+           (long long)count(c, RPL_SCORE_RIGHT), (long long)detected(c), share(count(c, RPL_SCORE_RIGHT), detected(c)));
+    if (named)
+        printf(", cause right %lld of %lld (%.2f %%)", (long long)named_right, (long long)named, share(named_right, named));
+    printf("\n");
+}
+
+static json_t *planting_json(const rpl_scorecard *c, const rpl_planting *p)
+{
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:s, s:s, s:s}", "kind", p->kind->name, "op", p->op,
+                     "step", p->step == ENG_STEP_DRAFT ? "draft" : "insert", "op_kind", eng_kind_name(p->op_kind), "stage",
+                     p->stage, "arm", c->arm[p->arm].text, "outcome", rpl_outcome_name(p->outcome), "changed",
+                     (json_int_t)p->n_changed, "illegal", (json_int_t)p->n_illegal, "origin", p->origin, "cause", p->cause,
+                     "wanted_cause", eng_cause_name(p->kind->cause));
+}
+
+static err_code print_json(const rpl_scorecard *c, double seconds, err *e)
+{
+    json_t *arms = json_array(), *list = json_array();
+    int64_t named, named_right;
+    bool fine = arms && list;
+    count_causes(c, &named, &named_right);
+    for (size_t i = 0; i < c->n_arms && fine; i++)
+        fine = json_array_append_new(arms, json_pack("{s:s, s:s}", "arm", c->arm[i].text, "clean", c->arm[i].clean)) == 0;
+    for (size_t i = 0; i < c->n_plantings && fine; i++)
+        fine = json_array_append_new(list, planting_json(c, &c->planting[i])) == 0;
+    json_t *j = !fine ? NULL :
+        json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:O, s:O}", "schema", 1, "verdict",
+                  rpl_scorecard_passes(c) ? "PASS" : "FAIL", "seed", (json_int_t)c->seed, "planted",
+                  (json_int_t)c->n_plantings, "detected", (json_int_t)detected(c), "right",
+                  (json_int_t)count(c, RPL_SCORE_RIGHT), "missed", (json_int_t)count(c, RPL_SCORE_MISSED), "admissible",
+                  (json_int_t)count(c, RPL_SCORE_ADMISSIBLE), "absorbed", (json_int_t)count(c, RPL_SCORE_ABSORBED), "idle",
+                  (json_int_t)count(c, RPL_SCORE_IDLE), "causes_named", (json_int_t)named, "causes_right",
+                  (json_int_t)named_right, "seconds", seconds, "arms", arms, "plantings", list);
+    err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "no memory for the report");
+    json_decref(j);
+    json_decref(arms);
+    json_decref(list);
+    return rc;
+}
+
+/* ---- the command ---- */
+
+static err_code open_script(const words *w, const char *folder, const eng_config *c, eng_script **out, err *e)
+{
+    enum { ROUNDS = 3, SLOTS = 2 };
+    char path[200];
+    eng_traffic_report made;
+    if (w->script) return eng_script_open(w->script, c, out, e);
+    snprintf(path, sizeof path, "%s/script.safetensors", folder);
+    TRY(eng_traffic_write(path, c, ROUNDS, SLOTS, (uint64_t)w->seed, true, &made, e));
+    err_code rc = eng_script_open(path, c, out, e);
+    unlink(path); /* mapped: stays readable */
+    return rc;
+}
+
+static err_code scorecard(const char *model, const words *w, const cli_common *common, int *exit_status, err *e)
+{
+    rpl_scorecard card = { 0 };
+    eng_weights *weights = NULL;
+    eng_script *script = NULL;
+    const char *tmp = getenv("TMPDIR");
+    char folder[160];
+    const rpl_score_options o = { .kinds = w->kinds, .ops = w->ops, .every = (int32_t)w->every, .seed = (uint64_t)w->seed,
+                                  .threads = (int32_t)common->threads, .quiet = common->quiet };
+    uint64_t start = clock_ns();
+    if (!tmp || !*tmp) tmp = "/tmp";
+    if (snprintf(folder, sizeof folder, "%s/sparktape-XXXXXX", tmp) >= (int)sizeof folder || !mkdtemp(folder))
+        return err_set(e, ERR_SYSTEM, "scorecard: no folder for tapes can be made in %.80s", tmp);
+    err_code rc = rpl_scorecard_arms(w->arms ? w->arms : DEFAULT_ARMS, &card, e);
+    if (rc == ERR_OK) rc = eng_weights_open(model, common->quiet, &weights, e);
+    if (rc == ERR_OK) rc = open_script(w, folder, eng_weights_config(weights), &script, e);
+    if (rc == ERR_OK) rc = rpl_scorecard_run(&card, weights, script, folder, &o, e);
+    if (rc == ERR_OK && card.n_plantings == 0) rc = err_set(e, ERR_ARG, "scorecard: no fault fits what was asked for");
+    double seconds = (double)(clock_ns() - start) * 1e-9;
+    if (rc == ERR_OK && common->json) rc = print_json(&card, seconds, e);
+    else if (rc == ERR_OK) print_text(&card, w->all, seconds);
+    *exit_status = rpl_scorecard_passes(&card) ? 0 : 1;
+    rmdir(folder);
+    eng_script_close(script);
+    eng_weights_close(weights);
+    rpl_scorecard_fini(&card);
+    return rc;
+}
+
+static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
+{
+    words w = { .every = 1, .seed = 1 };
+    cli_common common;
+    cli_args args;
+    *exit_status = 0;
+    TRY(cli_parse(self, argc, argv, &w, &common, &args, e));
+    if (common.help) {
+        cli_help(self);
+        return ERR_OK;
+    }
+    if (w.every > INT32_MAX) return err_set(e, ERR_ARG, "--every: found %lld, wanted less", (long long)w.every);
+    return scorecard(args.item[0], &w, &common, exit_status, e);
+}
+
+const cli_command CMD_SCORECARD = {
+    "scorecard", "MODEL", "plants faults one at a time and says which the certificate finds, and where", OPTIONS,
+    sizeof OPTIONS / sizeof OPTIONS[0], run,
+};

@@ -1,0 +1,317 @@
+#include "replay/judge_ops.h"
+
+#include "base/mem.h"
+#include "kernels/rope.h"
+#include "replay/judge_choice.h"
+
+/* ---- which elements of its input an op wants ---- */
+
+/* Blocks of `block` elements: one wanted, all wanted. */
+static void need_blocks(const uint8_t *from, uint8_t *to, int64_t n, int32_t block)
+{
+    for (int64_t i = 0; i < n; i += block) {
+        const bool wanted = any(from + i, block);
+        for (int32_t k = 0; k < block; k++) to[i + k] = wanted;
+    }
+}
+
+static void need_pairs(const rpl_chain *c, const uint8_t *from, uint8_t *to, int64_t n)
+{
+    const int32_t hd = c->config->head_dim, rd = c->config->rope_dim;
+    memcpy(to, from, (size_t)n);
+    for (int64_t head = 0; head < n; head += hd)
+        for (int64_t i = head + hd - rd; i < head + hd; i += 2) to[i] = to[i + 1] = from[i] | from[i + 1];
+}
+
+static void need_dots(const rpl_chain *c, const eng_op *op, uint8_t *to)
+{
+    const int32_t mixes = width_of(c, op->in[1]);
+    for (int k = 0; k < op->n_out; k++) {
+        const int32_t v = op->out[k], n = width_of(c, v);
+        for (int32_t r = 0; r < rows_of(c, v); r++)
+            if (c->value[v].need && any(c->value[v].need + (int64_t)r * n, n))
+                memset(to + (int64_t)r * mixes, 1, (size_t)mixes);
+    }
+}
+
+/* Rows of the logits behind biased [batch, n_out, vocab]. */
+static void need_logits(const rpl_chain *c, const eng_op *op, uint8_t *to)
+{
+    const int64_t batch = c->x.n[ENG_DIM_B], n_out = c->x.n[ENG_DIM_N_OUT], vocab = c->x.n[ENG_DIM_V];
+    const uint8_t *from = c->value[op->out[0]].need;
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t i = 0; i < n_out; i++)
+            memcpy(to + (b * c->config->block + i) * vocab, from + (b * n_out + i) * vocab, (size_t)vocab);
+}
+
+/* ---- sums over codes that may have been others ---- */
+
+static bool sums_codes(const rpl_chain *c, const eng_op *op)
+{
+    return op->kind == ENG_OP_LINEAR && c->value[op->in[0]].sight == RPL_SIGHT_CODES;
+}
+
+/* Row t of op's output, as recorded, lies in its spans: the computed codes explain it. */
+static bool row_explained(const rpl_chain *c, const eng_op *op, int32_t t)
+{
+    const int32_t n = width_of(c, op->out[0]);
+    const chain_value *y = &c->value[op->out[0]];
+    const float *got = c->v->recorded.data;
+    for (int64_t i = (int64_t)t * n; i < (int64_t)(t + 1) * n; i++)
+        if (y->need[i] && !((double)got[i] >= y->span[i].lo && (double)got[i] <= y->span[i].hi)) return false;
+    return true;
+}
+
+static bool all_explained(const rpl_chain *c, const eng_op *op)
+{
+    for (int32_t t = 0; t < rows_of(c, op->out[0]); t++)
+        if (!row_explained(c, op, t)) return false;
+    return true;
+}
+
+/* Moves the rows that the computed codes do not explain to the choice of codes that does. */
+static err_code choose_codes(rpl_chain *c, const eng_op *op, err *e)
+{
+    const krn_weight w = weight(c, op, 0);
+    const eng_op *qdq = &program(c)->op[program(c)->value[op->in[0]].producer];
+    const int32_t hidden = qdq->in[0], out = op->out[0];
+    for (int32_t t = 0; t < rows_of(c, out); t++) {
+        const int64_t x = (int64_t)t * w.k, y = (int64_t)t * w.n;
+        if (row_explained(c, op, t)) continue;
+        memset(c->value[out].need + y, 1, (size_t)w.n); /* the choice is made from all sums of the row */
+        krn_linear_bound_job job = { &w, (const bf16 *)data_of(c, op->in[0]) + x, NULL, c->value[out].span + y };
+        krn_linear_bound(&job, 1, c->rule);
+        TRY(rpl_choice_explain(c->value[hidden].span + x, (const bf16 *)data_of(c, hidden) + x, &w,
+                               (const float *)c->v->recorded.data + y, c->value[out].span + y, e));
+    }
+    return ERR_OK;
+}
+
+static void need_codes(const rpl_chain *c, const eng_op *op, uint8_t *to)
+{
+    const int32_t k = width_of(c, op->in[0]);
+    for (int32_t t = 0; t < rows_of(c, op->in[0]); t++) memset(to + (int64_t)t * k, !row_explained(c, op, t), (size_t)k);
+}
+
+/* ---- the table ---- */
+
+typedef struct op_rule {
+    bool exact;       /* its bits follow from its inputs' */
+    uint32_t spans;   /* bit per input that may be a span */
+    rpl_op_bound *bound;
+} op_rule;
+
+static const op_rule RULE[ENG_KIND_COUNT] = {
+    [ENG_OP_BLOCK_IDS] = { .exact = true },
+    [ENG_OP_EMBED] = { .exact = true },
+    [ENG_OP_FIRST_PRE] = { .exact = true },
+    [ENG_OP_ACT_QDQ] = { .exact = true, .spans = 1 },
+    [ENG_OP_LINEAR] = { .bound = rpl_bound_linear },
+    [ENG_OP_RMSNORM] = { .spans = 1, .bound = rpl_bound_rmsnorm },
+    [ENG_OP_ROPE] = { .spans = 1, .bound = rpl_bound_rope },
+    [ENG_OP_ROPE_INV] = { .spans = 1, .bound = rpl_bound_rope },
+    [ENG_OP_MIXES] = { .spans = 2, .bound = rpl_bound_mixes },
+    [ENG_OP_COLLAPSE] = { .bound = rpl_bound_elementwise },
+    [ENG_OP_EXPAND] = { .bound = rpl_bound_elementwise },
+    [ENG_OP_ATTENTION] = { .bound = rpl_bound_attention },
+    [ENG_OP_WO_A] = { .bound = rpl_bound_grouped_linear },
+    [ENG_OP_ROUND] = { .exact = true, .spans = 1, .bound = rpl_bound_elementwise },
+    [ENG_OP_GATE_SCORES] = { .spans = 1, .bound = rpl_bound_elementwise },
+    [ENG_OP_TOPK] = { .bound = rpl_bound_gate_weights },
+    [ENG_OP_EXPERTS_UP] = { .bound = rpl_bound_experts },
+    [ENG_OP_EXPERTS_DOWN] = { .bound = rpl_bound_experts },
+    [ENG_OP_SWIGLU] = { .spans = 3, .bound = rpl_bound_elementwise },
+    [ENG_OP_COMBINE_EXACT] = { .exact = true },
+    [ENG_OP_COMBINE_FUSED] = { .bound = rpl_bound_elementwise },
+    [ENG_OP_MARKOV] = { .spans = 1, .bound = rpl_bound_markov },
+    [ENG_OP_CONFIDENCE] = { .bound = rpl_bound_confidence },
+    [ENG_OP_RING_WRITE] = { .exact = true },
+};
+
+/* Marks what op wants of its inputs that are no points. */
+static void need_inputs(rpl_chain *c, const eng_op *op)
+{
+    const uint8_t *from = c->value[op->out[0]].need;
+    for (int k = 0; k < op->n_in; k++) {
+        const int32_t v = op->in[k];
+        uint8_t *to = c->value[v].need;
+        if (c->value[v].sight == RPL_SIGHT_KNOWN) continue;
+        switch (op->kind) {
+        case ENG_OP_RMSNORM: need_blocks(from, to, elems(c, v), width_of(c, v)); break;
+        case ENG_OP_ACT_QDQ: need_blocks(from, to, elems(c, v), FMT_QDQ_GROUP); break;
+        case ENG_OP_ROPE: case ENG_OP_ROPE_INV: need_pairs(c, from, to, elems(c, v)); break;
+        case ENG_OP_MIXES: need_dots(c, op, to); break;
+        case ENG_OP_MARKOV: need_logits(c, op, to); break;
+        case ENG_OP_LINEAR: need_codes(c, op, to); break;
+        default: memcpy(to, from, (size_t)elems(c, v)); break; /* element by element */
+        }
+    }
+}
+
+/* What is known of op's outputs. */
+static rpl_sight sight_of(const rpl_chain *c, const eng_op *op)
+{
+    const op_rule *rule = &RULE[op->kind];
+    bool known = true;
+    for (int k = 0; k < op->n_in; k++) {
+        rpl_sight in = c->value[op->in[k]].sight;
+        if (in == RPL_SIGHT_KNOWN) continue;
+        known = false;
+        bool summed = op->kind == ENG_OP_LINEAR && last_op(c, op) && dtype_of(c, op->out[0]) == FMT_DTYPE_F32;
+        if (in == RPL_SIGHT_CODES ? !summed : in == RPL_SIGHT_NONE || !(rule->spans >> k & 1)) return RPL_SIGHT_NONE;
+    }
+    if (known && rule->exact) return RPL_SIGHT_KNOWN;
+    if (op->kind == ENG_OP_ACT_QDQ) return RPL_SIGHT_CODES;
+    return rule->bound ? RPL_SIGHT_SPAN : RPL_SIGHT_NONE;
+}
+
+static bool reads(const rpl_group *g, int32_t v)
+{
+    for (int32_t k = 0; k < g->n_in; k++)
+        if (g->in[k] == v) return true;
+    return false;
+}
+
+/* The extents of the step, from the shape of the value. */
+static eng_extents extents_of(const rpl_chain *c)
+{
+    const eng_value *value = &program(c)->value[c->v->value];
+    int64_t rows = 0, batch = 0, n_out = 1;
+    for (int32_t d = 0; d < value->ndim; d++) {
+        if (value->dim[d] == ENG_DIM_ROWS) rows = c->v->computed.shape[d];
+        if (value->dim[d] == ENG_DIM_B) batch = c->v->computed.shape[d];
+        if (value->dim[d] == ENG_DIM_N_OUT) n_out = c->v->computed.shape[d];
+    }
+    if (program(c)->step == ENG_STEP_DRAFT && rows == 0) rows = batch * c->config->block;
+    if (batch == 0) batch = program(c)->step == ENG_STEP_DRAFT ? rows / c->config->block : 1;
+    return eng_extents_of(c->config, (int32_t)rows, (int32_t)batch, (int32_t)n_out);
+}
+
+static void forget(rpl_chain *c)
+{
+    for (size_t i = 0; i < c->n_values; i++) {
+        free(c->value[i].span);
+        free(c->value[i].need);
+        c->value[i] = (chain_value){ 0 };
+    }
+}
+
+err_code rpl_chain_start(rpl_chain *c, const rpl_forced_value *v, rpl_sight *out, err *e)
+{
+    forget(c);
+    c->v = v;
+    *out = RPL_SIGHT_KNOWN;
+    if (v->value < 0) return ERR_OK; /* a window: rows that were copied */
+    const rpl_group *g = v->group;
+    if (c->n_values < (size_t)v->program->n_values) {
+        free(c->value);
+        c->n_values = 0;
+        c->value = mem_alloc((size_t)v->program->n_values, sizeof *c->value);
+        if (!c->value) return err_set(e, ERR_NOMEM, "judge: no memory");
+        c->n_values = (size_t)v->program->n_values;
+    }
+    c->x = extents_of(c);
+    for (int32_t k = 0; k < g->n_ops; k++) {
+        const eng_op *op = &v->program->op[g->op[k]];
+        const rpl_sight sight = sight_of(c, op);
+        for (int32_t i = 0; i < op->n_out; i++)
+            if (!reads(g, op->out[i])) c->value[op->out[i]].sight = sight;
+        if (op->kind == ENG_OP_TOPK && sight == RPL_SIGHT_SPAN) c->value[op->out[0]].sight = RPL_SIGHT_KNOWN; /* the ids */
+    }
+    *out = c->value[v->value].sight;
+    return ERR_OK;
+}
+
+static err_code alloc_value(rpl_chain *c, int32_t v, err *e)
+{
+    chain_value *to = &c->value[v];
+    const size_t n = (size_t)elems(c, v);
+    if (to->need) {
+        memset(to->need, 0, n);
+        return ERR_OK;
+    }
+    to->need = mem_alloc(n, 1);
+    to->span = mem_alloc(n, sizeof *to->span);
+    return to->need && to->span ? ERR_OK : err_set(e, ERR_NOMEM, "judge: no memory for the spans of %s", c->v->name);
+}
+
+static err_code walk(rpl_chain *c, err *e)
+{
+    const rpl_group *g = c->v->group;
+    for (int32_t k = g->n_ops - 1; k >= 0; k--) need_inputs(c, &program(c)->op[g->op[k]]);
+    for (int32_t k = 0; k < g->n_ops; k++) {
+        const eng_op *op = &program(c)->op[g->op[k]];
+        chain_value *out = &c->value[op->out[0]];
+        if (out->sight != RPL_SIGHT_SPAN && !last_op(c, op)) continue;
+        if (out->sight == RPL_SIGHT_CODES) continue; /* its input's spans are the answer */
+        TRY(sums_codes(c, op) ? choose_codes(c, op, e) : RULE[op->kind].bound(c, op, e));
+        if (last_op(c, op) || dtype_of(c, op->out[0]) != FMT_DTYPE_BF16) continue;
+        for (int64_t i = 0; i < elems(c, op->out[0]); i++)
+            if (out->need[i]) out->span[i] = krn_span_bf16(out->span[i]);
+    }
+    return ERR_OK;
+}
+
+/* Room for the spans of the hidden values. */
+static err_code alloc_hidden(rpl_chain *c, err *e)
+{
+    const rpl_group *g = c->v->group;
+    for (int32_t k = 0; k < g->n_ops - 1; k++) {
+        const eng_op *op = &program(c)->op[g->op[k]];
+        for (int32_t i = 0; i < op->n_out; i++) {
+            const int32_t v = op->out[i];
+            if (!reads(g, v) && c->value[v].sight != RPL_SIGHT_KNOWN) TRY(alloc_value(c, v, e));
+        }
+    }
+    return ERR_OK;
+}
+
+err_code rpl_chain_spans(rpl_chain *c, const uint8_t *need, const int32_t *ids, const krn_span **out, err *e)
+{
+    const rpl_group *g = c->v->group;
+    const eng_op *last = &program(c)->op[g->op[g->n_ops - 1]];
+    /* The biased logits stand in for the tokens. */
+    const int32_t target = last->kind == ENG_OP_MARKOV ? last->out[0] : c->v->value;
+    const int64_t repeat = target == c->v->value ? 1 : c->x.n[ENG_DIM_V];
+    c->ids = ids;
+    TRY(alloc_value(c, target, e));
+    for (int64_t i = 0; i < elems(c, c->v->value); i++)
+        memset(c->value[target].need + i * repeat, need[i], (size_t)repeat);
+    *out = c->value[target].span;
+    if (sums_codes(c, last)) {
+        TRY(rpl_bound_linear(c, last, e));
+        if (all_explained(c, last)) return ERR_OK; /* nearly always */
+    }
+    TRY(alloc_hidden(c, e));
+    TRY(walk(c, e));
+    if (c->value[target].sight == RPL_SIGHT_CODES) *out = c->value[last->in[0]].span;
+    return ERR_OK;
+}
+
+err_code rpl_chain_open(const eng_weights *w, krn_rule rule, rpl_chain **out, err *e)
+{
+    *out = NULL;
+    rpl_chain *c = mem_alloc(1, sizeof *c);
+    if (c) {
+        c->weights = w;
+        c->config = eng_weights_config(w);
+        c->rule = rule;
+        c->freq = mem_alloc((size_t)c->config->rope_dim / 2, sizeof *c->freq);
+    }
+    if (!c || !c->freq) {
+        rpl_chain_close(c);
+        return err_set(e, ERR_NOMEM, "judge: no memory");
+    }
+    krn_rope_freqs(c->config->rope_theta, c->config->rope_dim, c->freq);
+    *out = c;
+    return ERR_OK;
+}
+
+void rpl_chain_close(rpl_chain *c)
+{
+    if (!c) return;
+    forget(c);
+    free(c->value);
+    free(c->freq);
+    free(c);
+}

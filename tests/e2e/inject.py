@@ -1,0 +1,97 @@
+"""Planted faults end to end: inject.py BINARY [TEST ...]
+
+A run with a fault says so wherever its tape is shown, is judged FAIL with the op named, and a fault that has no occasion
+leaves no tape. The scorecard of a sample finds every fault that must show, at its op."""
+import json, os
+from lib import check, main
+
+
+def model(p):
+    if not os.path.exists('tiny'):
+        p.ok('synth', 'tiny', '--config', 'tiny', '--seed', 3)
+        p.ok('script', 's.safetensors', '--model', 'tiny', '--rounds', 3, '--slots', 2)
+
+
+def inject(p, fault, *options, out='x.tape', **kw):
+    model(p)
+    return p.ok('inject', 'tiny', '--script', 's.safetensors', '--fault', fault, '-o', out, *options, **kw)
+
+
+def the_list_has_every_field(p):
+    lines = [json.loads(x) for x in p.ok('inject', '--list', '--json').stdout.splitlines()]
+    check(len(lines) >= 40, f'{len(lines)} kinds, wanted 40 or more')
+    for x in lines:
+        check(x['kind'] and x['summary'] and x['cause'] and x['ops'], f'something is missing: {x}')
+    check(len({x['kind'] for x in lines}) == len(lines), 'a kind is listed twice')
+    text = p.ok('inject', '--list').stdout
+    check(all(x['kind'] in text for x in lines), 'a kind is not in the text')
+
+
+def places_of_a_kind_can_be_planted(p):
+    model(p)
+    places = p.ok('inject', 'tiny', '--list', '--fault', 'causal-mask').stdout.split()
+    check(places and all(x.startswith('causal-mask@') for x in places), places)
+    for x in places:
+        inject(p, x)
+
+
+def the_tape_says_what_was_planted(p):
+    r = inject(p, 'row-swap@s0.attn_out:round=1,slot=0', '--json')
+    said = json.loads(r.stdout)
+    check(said['changed'] > 0 and said['injected']['kind'] == 'row-swap' and said['injected']['round'] == 1, said)
+    p.ok('record', 'tiny', '--script', 's.safetensors', '--level', 'deep', '-o', 'clean.tape')
+    info = p.ok('info', 'x.tape', '--json').stdout
+    check('"injected"' in info and 'row-swap' in info, f'info: {info[:400]}')
+    check('"injected"' not in p.ok('info', 'clean.tape', '--json').stdout, 'a clean tape says injected')
+    check('injected' in p.ok('diff', 'x.tape', 'clean.tape', exits=(1,)).stdout, 'diff does not say injected')
+
+
+def the_certificate_names_the_op(p):
+    for fault, op in (('row-swap@s0.attn_out:round=1', 's0.attn_out'), ('rope-late@s1.attn.q:round=2', 's1.attn.q'),
+                      ('scale-255@s0.ffn.slot:round=1', 's0.ffn.slot'), ('ring-rotated@s1.window:round=1', 's1.window'),
+                      ('qdq-missing@main_x.qdq:round=1', 's0.main_kv')):
+        inject(p, fault)
+        r = json.loads(p.ok('certify', 'x.tape', 'tiny', '--json', exits=(1,)).stdout)
+        first = r['origins'][0]
+        check(r['verdict'] == 'FAIL' and first['op'] == op, f'{fault}: first origin {first["op"]}, wanted {op}')
+        check(f'round={first["round"]}' in fault, f'{fault}: in round {first["round"]}')
+
+
+def modes_and_ranks_give_the_same_fault(p):
+    inject(p, 'reduce-twice@s0.attn.wo_b_sum', '--tp', 2, out='two.tape')
+    inject(p, 'sink-skipped@s1.attn.attend', out='eager.tape')
+    inject(p, 'sink-skipped@s1.attn.attend', '--mode', 'graph', out='graph.tape')
+    p.ok('export', 'eager.tape', '-o', 'eager.safetensors')
+    p.ok('export', 'graph.tape', '-o', 'graph.safetensors')
+    from lib import read
+    a, b = read('eager.safetensors')[0], read('graph.safetensors')[0]
+    check(a.keys() == b.keys() and all((a[k][1] == b[k][1]).all() for k in a), 'planned and eager differ')
+
+
+def what_cannot_be_planted_is_refused(p):
+    model(p)
+    arguments = ('inject', 'tiny', '--script', 's.safetensors', '-o', 'no.tape', '--fault')
+    for fault, word in (('nope@x0', 'nope'), ('row-swap@nope', 'nope'), ('qdq-missing@x0', 'does not apply'),
+                        ('row-swap@s0.attn.wkv', 'step='), ('row-swap@x0:round=99', '99'), ('row-swap@x0:slot=77', '77'),
+                        ('row-swap', 'KIND@OP')):
+        p.refused(2, word, *arguments, fault)
+    p.refused(3, 'no occasion', *arguments, 'qdq-twice@taps.qdq')
+    check(not os.path.exists('no.tape') and not os.path.exists('no.tape.part'), 'a refusal left a tape')
+    inject(p, 'qdq-twice@taps.qdq', '--keep', out='kept.tape')
+
+
+def a_sample_scores_full_marks(p):
+    model(p)
+    r = json.loads(p.ok('scorecard', 'tiny', '--every', 40, '--seed', 5, '--arms', 'native-packed,native-packed/2/fused',
+                        '--json', timeout=280).stdout)
+    full = r['verdict'] == 'PASS' and r['missed'] == 0 and r['detected'] > 20
+    check(full, {k: r[k] for k in r if k != 'plantings'})
+    check(all(a['clean'] == 'PASS' for a in r['arms']), r['arms'])
+    parts = ('detected', 'missed', 'admissible', 'absorbed', 'idle')
+    check(r['planted'] == sum(r[k] for k in parts), 'counts do not add up')
+
+
+if __name__ == '__main__':
+    main([the_list_has_every_field, places_of_a_kind_can_be_planted, the_tape_says_what_was_planted,
+          the_certificate_names_the_op, modes_and_ranks_give_the_same_fault, what_cannot_be_planted_is_refused,
+          a_sample_scores_full_marks])
