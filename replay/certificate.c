@@ -58,14 +58,23 @@ err_code rpl_certificate_sum(rpl_certificate *c, const rpl_value_sum *s, err *e)
     return ERR_OK;
 }
 
+/* The note of the same value and reason; NULL: none. */
+static rpl_note *find_note(rpl_note *list, size_t n, const rpl_note *like)
+{
+    if (!list || !like) return NULL;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i].value, like->value) == 0 && strcmp(list[i].why, like->why) == 0) return &list[i];
+    return NULL;
+}
+
 err_code rpl_certificate_note(rpl_certificate *c, bool finding, const rpl_note *n, err *e)
 {
     rpl_note *notes = finding ? c->finding : c->not_judged;
-    size_t *count = finding ? &c->n_findings : &c->n_notes, i = 0;
+    size_t *count = finding ? &c->n_findings : &c->n_notes;
+    rpl_note *known = find_note(notes, *count, n);
     if (!finding) c->n_not_judged += n->n_values;
-    while (i < *count && (strcmp(notes[i].value, n->value) != 0 || strcmp(notes[i].why, n->why) != 0)) i++;
-    if (i < *count) {
-        notes[i].n_values += n->n_values;
+    if (known) {
+        known->n_values += n->n_values;
         return ERR_OK;
     }
     void *array = notes;
@@ -74,7 +83,8 @@ err_code rpl_certificate_note(rpl_certificate *c, bool finding, const rpl_note *
     notes = array;
     if (finding) c->finding = notes;
     else c->not_judged = notes;
-    for (i = *count - 1; i > 0 && notes[i - 1].order > n->order; i--) notes[i] = notes[i - 1];
+    size_t i = *count - 1;
+    for (; i > 0 && notes[i - 1].order > n->order; i--) notes[i] = notes[i - 1];
     notes[i] = *n;
     return ERR_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "base/cli.h"
 #include "base/mem.h"
+#include "engine/fault.h"
 
 #include <math.h>
 
@@ -246,6 +247,8 @@ static err_code place_ranks(rpl_certify *c, const rpl_forced_value *v, const rpl
     rpl_origin o = rpl_origin_of(c, v, verdict);
     o.rank = rank;
     o.ranks_differ = true;
+    snprintf(o.cause, sizeof o.cause, "%s: rank %d's copy differs in %lld of %lld elements",
+             eng_cause_name(ENG_CAUSE_RANK_DISAGREEMENT), rank, (long long)verdict->n_illegal, (long long)verdict->n);
     for (int32_t k = 0; v->group && k < v->group->n_in && !o.from[0]; k++)
         for (size_t i = 0; i < c->n_wrong && !o.from[0]; i++) {
             const rpl_wrong *w = &c->wrong[i];

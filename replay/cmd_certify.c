@@ -3,6 +3,7 @@
 #include "capture/round_list.h"
 #include "engine/identity.h"
 #include "replay/certify.h"
+#include "replay/cause.h"
 #include "replay/commands.h"
 
 #ifdef _OPENMP
@@ -51,6 +52,7 @@ typedef struct session {
     eng_weights *weights;
     int32_t *rounds, n_rounds;
     rpl_certificate certificate;
+    rpl_causes causes;
 } session;
 
 static err_code parse_shard(const char *text, int32_t *i, int32_t *n, err *e)
@@ -90,12 +92,15 @@ static err_code choose_rounds(session *s, const words *w, int32_t shard, int32_t
     return ERR_OK;
 }
 
-static err_code make_options(const session *s, const words *w, const cli_common *common, rpl_certify_options *o, err *e)
+static err_code make_options(session *s, const words *w, const cli_common *common, rpl_certify_options *o, err *e)
 {
     *o = rpl_certify_options_of(s->tape);
     o->taps = w->tap;
     o->sharpness = w->sharpness;
     o->threads = (int32_t)common->threads;
+    s->causes = (rpl_causes){ .tape = s->tape, .n_ranks = o->n_ranks };
+    o->explain = rpl_cause_explain;
+    o->explain_ctx = &s->causes;
     if (!w->bound || strcmp(w->bound, "default") == 0) return ERR_OK;
     if (strcmp(w->bound, "worst") != 0)
         return err_set(e, ERR_ARG, "--bound: found '%s', wanted default or worst", w->bound);

@@ -33,14 +33,14 @@ static int64_t count(const rpl_scorecard *c, rpl_outcome o) { return rpl_scoreca
 static int64_t detected(const rpl_scorecard *c) { return count(c, RPL_SCORE_RIGHT) + count(c, RPL_SCORE_ELSEWHERE); }
 static double share(int64_t part, int64_t of) { return of ? 100.0 * (double)part / (double)of : 0; }
 
-/* Plantings whose cause the certificate named, and as the kind says. */
+/* Plantings whose kind has a cause class and whose origin was found, and those of them that are named as the kind says. */
 static void count_causes(const rpl_scorecard *c, int64_t *named, int64_t *right)
 {
     *named = *right = 0;
     for (size_t i = 0; i < c->n_plantings; i++) {
         const rpl_planting *p = &c->planting[i];
         const char *wanted = eng_cause_name(p->kind->cause);
-        if (!p->cause[0]) continue;
+        if (p->outcome != RPL_SCORE_RIGHT || p->kind->cause == ENG_CAUSE_FUNCTION) continue;
         ++*named;
         *right += strncmp(p->cause, wanted, strlen(wanted)) == 0;
     }

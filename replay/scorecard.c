@@ -3,6 +3,7 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "replay/cause.h"
 #include "replay/fold.h"
 #include "replay/inject.h"
 
@@ -157,7 +158,10 @@ static err_code judge(const run *r, const fmt_tape *t, rpl_certificate *out, err
 {
     rpl_certify_options o = rpl_certify_options_of(t);
     const rpl_certify_job job = { .rounds = &r->round_index, .n = 1 };
+    rpl_causes causes = { .tape = t, .n_ranks = o.n_ranks };
     o.threads = 1;
+    o.explain = rpl_cause_explain;
+    o.explain_ctx = &causes;
     return rpl_certify_tape(t, r->weights, &o, &job, out, e);
 }
 
