@@ -96,6 +96,8 @@ json_t *rpl_certify_json(const rpl_certify_report *r)
     if (fine && c->interrupted)
         fine = json_object_set_new(j, "partial", json_pack("{s:i, s:i}", "rounds", c->n_rounds, "of",
                                                            c->n_rounds_wanted)) == 0;
+    json_t *injected = json_object_get(json_object_get(fmt_tape_head(r->tape), "identity"), "injected");
+    if (fine && injected) fine = json_object_set(j, "injected", injected) == 0;
     if (fine && c->damaged) fine = json_object_set_new(j, "damaged", json_true()) == 0;
     json_decref(more);
     if (fine) return j;

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "capture/redact.h"
+#include "replay/inject.h"
 
 #include <inttypes.h>
 
@@ -61,6 +62,9 @@ static void print_run(const rpl_certify_report *r)
                     (long long)json_integer_value(json_object_get(id, "tp")));
     if (r->n_shards > 1) printf("  (shard %d of %d)", r->shard, r->n_shards);
     printf("\nbound: %s\n", r->bound == RPL_BOUND_WORST ? "worst, n * 2^-24 * A" : "default, 6 * 2^-24 * sqrt(n) * A");
+    char text[RPL_INJECTED_TEXT];
+    const char *injected = rpl_injected(id, text);
+    if (injected) printf("injected   %s\n", injected);
     if (key) printf("redacted   token ids are (key %s): what reads or chooses tokens was not judged\n", key);
 }
 

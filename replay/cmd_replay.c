@@ -2,6 +2,7 @@
 #include "engine/identity.h"
 #include "replay/commands.h"
 #include "replay/compare.h"
+#include "replay/inject.h"
 #include "replay/replay.h"
 #include "replay/trace.h"
 
@@ -270,6 +271,9 @@ static err_code report(const session *s, const words *w, const outcome *o, bool 
         return rc;
     }
     print_chosen(&s->report);
+    char planted[RPL_INJECTED_TEXT];
+    const char *injected = rpl_injected(json_object_get(fmt_tape_head(s->tape), "identity"), planted);
+    if (injected) printf("injected: %s\n", injected);
     if (s->mismatch) printf("the checkpoint is not the recorded one (allowed)\n");
     if (s->poisoned)
         printf("poison: %lld values change when unwritten memory holds it, first %s\n", (long long)s->poisoned,
