@@ -40,8 +40,9 @@ static const cli_option OPTIONS[] = {
       CLI_MULTI, offsetof(record_words, taps) },
     { "--rounds", "LIST", "rounds to keep: N, A-B, A-, every:N, p:P@SEED, with commas (default: all of them)",
       CLI_STR, offsetof(record_words, rounds) },
-    { "--when", "CONDITION", "keep rounds on which it holds: nan, range:LO..HI, differs:TAPE (each of all values, or with "
-      "@PATTERN of some) or acceptance:X (below X); may be repeated", CLI_MULTI, offsetof(record_words, when) },
+    { "--when", "CONDITION", "keep rounds on which it holds: nan, range:LO..HI (a value outside), differs:TAPE (each of "
+      "all values, or with @PATTERN of some) or acceptance:X (below X); may be repeated", CLI_MULTI,
+      offsetof(record_words, when) },
     { "--flight", "N", "and the N rounds before, from memory; SIGUSR1 asks for them too", CLI_COUNT,
       offsetof(record_words, flight) },
     { "--on-full", "WHAT", "when the writer cannot keep up: block (default) or drop the round, counted", CLI_STR,

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "capture/joined.h"
+#include "capture/redact.h"
 #include "kernels/digest.h"
 
 typedef enum when_kind { WHEN_NAN, WHEN_RANGE, WHEN_DIFFERS, WHEN_ACCEPTANCE } when_kind;
@@ -150,8 +151,11 @@ static err_code open_condition(const char *item, const cap_plan *plan, condition
     if (out->pattern) out->pattern = out->text + pattern_at;
     if (!matches_something(out, plan))
         return err_set(e, ERR_ARG, "--when %s: found nothing of such a name that is kept, see --level and --tap", item);
-    if (out->kind != WHEN_DIFFERS || fmt_tape_open(path, &out->tape, e) == ERR_OK) return ERR_OK;
-    return err_wrap(e, "--when %s", item);
+    if (out->kind != WHEN_DIFFERS) return ERR_OK;
+    if (fmt_tape_open(path, &out->tape, e) != ERR_OK) return err_wrap(e, "--when %s", item);
+    if (cap_redact_key_of(out->tape))
+        return err_set(e, ERR_INPUT, "--when %s: its token ids are redacted, wanted a tape with the real ones", item);
+    return ERR_OK;
 }
 
 err_code cap_conditions_open(const cli_list *when, const cap_plan *plan, cap_conditions **out, err *e)

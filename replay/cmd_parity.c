@@ -171,7 +171,8 @@ static err_code report_first(const session *s, const rpl_column *a, const rpl_co
     }
     printf("%s against %s: ", b->name, a->name);
     if (d->round < 0) {
-        printf("no difference in %d rounds (%d checks)\n", d->n_rounds, d->found.checks);
+        printf(a->tape ? "the drafts agree in %d rounds (%d checks); the tape's other values were not looked at\n"
+                       : "no difference in %d rounds (%d checks)\n", d->n_rounds, d->found.checks);
         return ERR_OK;
     }
     printf("round %d is the first of %d that differs, %s (%d checks)\n", d->round, d->n_rounds,

@@ -594,18 +594,22 @@ def outputs(p):
     check(os.listdir('out') == [], f'left behind {os.listdir("out")}')
 
 
-def a_full_disk_leaves_nothing(p):
+def a_full_disk_leaves_nothing_under_a_final_name(p):
     disk = os.path.abspath(fresh('disk'))
     mount = ['mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', disk]
     if os.geteuid() != 0 or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
-        print('skip  a_full_disk_leaves_nothing: no small file system can be mounted here')
+        print('skip  a_full_disk_leaves_nothing_under_a_final_name: no small file system can be mounted here')
         return
     try:
         base()
         if not os.path.exists('good.tape'):
             p.ok('record', BASE, '--script', SCRIPT, '-o', 'good.tape', '--level', 'io')
+        p.refused(5, ['disk/T.tape.part', 'No space', 'recover'], 'record', BASE, '--script', SCRIPT, '-o', 'disk/T.tape')
+        check(os.listdir('disk') == ['T.tape.part'], f'record: left behind {os.listdir("disk")}')
+        p.ok('recover', 'disk/T.tape.part', '-o', 'saved.tape', exits=(0, 1))  # the rounds before the disk was full
+        p.ok('ls', 'saved.tape')
+        os.remove('disk/T.tape.part')
         for command in (
-                ['record', BASE, '--script', SCRIPT, '-o', 'disk/T.tape'],
                 ['export', 'good.tape', '-o', 'disk/x.safetensors'], ['export', 'good.tape', '-o', 'disk/x.npz'],
                 ['import', SCRIPT, '-o', 'disk/x.tape'], ['script', 'disk/x.safetensors', '--model', BASE],
                 ['weights', BASE, '-o', 'disk/x.safetensors'], ['recover', 'good.tape', '-o', 'disk/x.tape'],
@@ -706,5 +710,5 @@ def damaged_tapes_cost_a_line(p):
 if __name__ == '__main__':
     lib.main([tensors, no_tensor_may_hold_nan, shards, index, folders_without_an_index, what_is_ignored, config, scripts,
               scripts_that_run, options, a_cut_inside_a_group_is_named, a_ragged_vocabulary_runs_sharded, outputs,
-              a_full_disk_leaves_nothing, every_command_refuses_what_is_no_input,
+              a_full_disk_leaves_nothing_under_a_final_name, every_command_refuses_what_is_no_input,
               every_command_refuses_nonsense_arguments, damaged_tapes_cost_a_line])
