@@ -42,6 +42,7 @@ static int run(const cli_command *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    signal(SIGUSR1, SIG_IGN); /* asks a flight recorder; where there is none, it asks nobody */
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of the write, not the end */
     if (argc < 2) {
         usage(stderr);

@@ -54,7 +54,7 @@ static const cli_option OPTIONS[] = {
     { "--base", "T.tape", "store values as their difference from that tape, which must stay where it is",
       CLI_IN, offsetof(record_words, base) },
     { "--redact", "KEYFILE", "replace token ids by a permutation that only this key tells; made where there is none",
-      CLI_STR, offsetof(record_words, redact) },
+      CLI_IN, offsetof(record_words, redact) },
     { "--prove", NULL, "no tape: run the rounds untapped, tapped and half-tapped, compare bits and time", CLI_FLAG,
       offsetof(record_words, prove) },
 };

@@ -142,7 +142,8 @@ void rpl_classify_print(const rpl_classify_report *r)
            v->n, v->n_equal, v->n_flip, v->n_illegal);
     if (v->n_unjudged) printf(", not judged %" PRId64 " (what they are made from is not on the tape)", v->n_unjudged);
     printf("%s%s\n", c->first_illegal[0] ? ", first: " : "", c->first_illegal);
-    printf("verdict: %s\n", rpl_outcome_text(c->outcome));
+    printf("verdict: %s%s\n", rpl_outcome_text(c->outcome),
+           c->certificate.n_illegal ? " by the gates; the certificate fails" : "");
     if (c->outcome == RPL_OUTCOME_CONTROL_FAILS)
         printf("every gate that fails is failed by the control too: a question of the gate, and still not a pass\n");
 }

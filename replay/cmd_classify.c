@@ -98,7 +98,7 @@ static err_code classify(session *s, const cli_args *args, const cli_common *com
     TRY(rpl_classify_open(s->weights, &o, &s->classify, e));
     for (int i = 0; i < args->count - 1; i++) TRY(add_tape(s, args->item[i], e));
     TRY(rpl_classify_result(s->classify, &c, e));
-    *exit_status = c->outcome == RPL_OUTCOME_PASS ? 0 : 1;
+    *exit_status = c->outcome == RPL_OUTCOME_PASS && c->certificate.n_illegal == 0 ? 0 : 1;
     const rpl_classify_report r = { c, &o.gates, args->item, model, c->has_control ? s->control_text : NULL, o.shard,
                                     o.n_shards, w->all };
     if (!common->json) {
