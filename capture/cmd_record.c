@@ -355,6 +355,8 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     if (!out) return err_set(e, ERR_NOMEM, "no memory for the tape's name");
     job j = { 0 };
     err_code rc = cap_when_check(&words.when, out, e);
+    if (rc == ERR_OK && words.redact && strcmp(words.redact, out) == 0) /* a key that is yet to be made, too */
+        rc = err_set(e, ERR_ARG, "--redact: %s is the output of this command", out);
     if (rc == ERR_OK) rc = open_run(&j, args.item[0], &words, &options, &o, common.quiet, e);
     if (rc == ERR_OK && words.base) rc = fmt_tape_open(words.base, &j.base, e);
     if (rc == ERR_OK && words.redact)
