@@ -2,9 +2,10 @@
 #include "base/mem.h"
 #include "capture/round_list.h"
 #include "engine/identity.h"
-#include "replay/certify.h"
 #include "replay/cause.h"
+#include "replay/certify.h"
 #include "replay/commands.h"
+#include "replay/shard.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -54,24 +55,6 @@ typedef struct session {
     rpl_certificate certificate;
     rpl_causes causes;
 } session;
-
-static err_code parse_shard(const char *text, int32_t *i, int32_t *n, err *e)
-{
-    int64_t a, b;
-    char part[16];
-    *i = *n = 1;
-    if (!text) return ERR_OK;
-    const char *slash = strchr(text, '/');
-    size_t length = slash ? (size_t)(slash - text) : sizeof part;
-    if (length >= sizeof part) return err_set(e, ERR_ARG, "--shard: found '%s', wanted I/N such as 1/4", text);
-    memcpy(part, text, length);
-    part[length] = 0;
-    TRY(cli_int(slash + 1, "--shard, N", 1, 1 << 20, &b, e));
-    TRY(cli_int(part, "--shard, I", 1, b, &a, e));
-    *i = (int32_t)a;
-    *n = (int32_t)b;
-    return ERR_OK;
-}
 
 /* Indices of the wanted rounds; the parts of --shard take turns, so that they are of one size. */
 static err_code choose_rounds(session *s, const words *w, int32_t shard, int32_t n_shards, err *e)
@@ -146,7 +129,7 @@ static err_code certify(session *s, const cli_args *args, const words *w, const 
 #ifdef _OPENMP
     if (common->threads > 0) omp_set_num_threads((int)common->threads);
 #endif
-    TRY(parse_shard(w->shard, &shard, &n_shards, e));
+    TRY(rpl_shard_parse(w->shard, &shard, &n_shards, e));
     TRY(fmt_tape_open(args->item[0], &s->tape, e));
     TRY(make_options(s, w, common, &o, e));
     TRY(choose_rounds(s, w, shard, n_shards, e));

@@ -7,6 +7,7 @@
 #include "replay/first.h"
 #include "replay/parity.h"
 #include "replay/replay.h"
+#include "replay/shard.h"
 
 typedef struct words {
     const char *arms, *modes, *tps, *backends, *rounds, *shard, *bound;
@@ -118,28 +119,14 @@ static err_code make_columns(session *s, const words *w, int64_t threads, err *e
 
 /* ---- rounds ---- */
 
-static err_code parse_shard(const char *text, int64_t *i, int64_t *n, err *e)
-{
-    char part[16];
-    *i = *n = 1;
-    if (!text) return ERR_OK;
-    const char *slash = strchr(text, '/');
-    size_t length = slash ? (size_t)(slash - text) : sizeof part;
-    if (length >= sizeof part) return err_set(e, ERR_ARG, "--shard: found '%s', wanted I/N such as 1/4", text);
-    memcpy(part, text, length);
-    part[length] = 0;
-    TRY(cli_int(slash + 1, "--shard, N", 1, 1 << 20, n, e));
-    return cli_int(part, "--shard, I", 1, *n, i, e);
-}
-
 /* Flags by the place of a round among those that can be run: all rounds of a tape that has inputs. */
 static err_code choose_rounds(session *s, const words *w, err *e)
 {
     cap_round_list list;
-    int64_t shard, n_shards, n_listed = 0;
+    int32_t shard, n_shards, n_listed = 0;
     const int32_t *number;
     size_t n = fmt_tape_rounds(s->tape, &number);
-    TRY(parse_shard(w->shard, &shard, &n_shards, e));
+    TRY(rpl_shard_parse(w->shard, &shard, &n_shards, e));
     if (w->rounds) TRY(cap_round_list_parse(w->rounds, "--rounds", &list, e));
     if (!w->rounds && n_shards == 1) return ERR_OK;
     s->only = mem_alloc(n + 1, sizeof *s->only);

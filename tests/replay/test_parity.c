@@ -324,12 +324,13 @@ static void the_first_differing_round_of_many_is_found_by_few_checks(void **stat
         { "row-swap@s0.main_kv:round=%d", "s0.main_kv", true }, { "nan@s1.attn.qr:round=%d", "s1.attn.qr", false },
     };
     const int32_t ROUNDS[] = { 0, 1, 137, 199 };
+    eng_fault f; /* wrong's, after the loop too */
     for (size_t i = 0; i < COUNT_OF(CASES); i++)
         for (size_t k = 0; k < COUNT_OF(ROUNDS); k++) {
             char text[80];
             rpl_divergence d;
             snprintf(text, sizeof text, CASES[i].fault, ROUNDS[k]);
-            eng_fault f = planted(text);
+            f = planted(text);
             wrong.fault = &f;
             OK(rpl_first_divergence(tape, shared_run.weights, &clean, &wrong, true, &d, e));
             if (d.round < 0 && CASES[i].state) continue; /* a round with an insert of one row: nothing to swap */
