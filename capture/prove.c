@@ -224,9 +224,9 @@ err_code cap_proof_print(const cap_proof *p, bool json, err *e)
                p->kbytes);
         return ERR_OK;
     }
-    json_t *j = json_pack("{s:i, s:s, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:f}", "schema", 1,
-                          "verdict", p->same ? "PASS" : "FAIL", "difference", p->difference, "rounds", (int)p->rounds, "passes",
-                          (int)p->passes, "round_us", "untapped", p->round_us[CAP_UNTAPPED], "half_tapped",
+    json_t *j = json_pack("{s:i, s:s, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:f}",
+                          "schema", 1, "verdict", p->same ? "PASS" : "FAIL", "difference", p->difference, "rounds",
+                          (int)p->rounds, "passes", (int)p->passes, "round_us", "untapped", p->round_us[CAP_UNTAPPED], "half_tapped",
                           p->round_us[CAP_HALF_TAPPED], "tapped", p->round_us[CAP_TAPPED], "device_us", "untapped",
                           p->device_us[CAP_UNTAPPED], "half_tapped", p->device_us[CAP_HALF_TAPPED], "tapped",
                           p->device_us[CAP_TAPPED], "taps", p->taps, "kbytes",

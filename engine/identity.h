@@ -7,7 +7,8 @@
 
 /* { "checkpoint": sha256, "arm": {name, experts, dense, head, markov, kernels}, "backend", "mode", "acc", "combine", "tp",
  * "device", "isa", "build": {version, source, compiler}, "libraries": {...}, "head": {from, tensor, sha256} }; on CUDA also
- * "comm", and "device" names card, driver, runtime and NCCL; with a planted fault "injected" (engine/fault.h). New reference; NULL: no memory. */
+ * "comm", and "device" names card, driver, runtime and NCCL; with a planted fault "injected" (engine/fault.h). New
+ * reference; NULL: no memory. */
 json_t *eng_identity(const eng_weights *w, const eng_options *o);
 /* First difference that matters for replay (checkpoint), or ERR_OK. ERR_IDENTITY names both values. */
 MUST_USE err_code eng_identity_check(const json_t *recorded, const eng_weights *w, err *e);

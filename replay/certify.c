@@ -118,14 +118,21 @@ static const char *why_not(const rpl_certify *c, const cap_name *n, bool bad_ids
     return "its inputs are not recorded";
 }
 
-/* Names what no callback came for. */
+/* Names what no callback came for. A draft step whose own inputs are lost has not been looked at: that proves nothing. */
 static err_code note_the_rest(rpl_certify *c, bool bad_ids, err *e)
 {
+    bool lost = false;
     for (int32_t k = 0; k < c->n_names; k++) {
         const cap_name *n = &c->name[k];
         if (c->seen[k] || is_given(n) || !rpl_certify_wants(c, n->name)) continue;
         rpl_note note = rpl_note_of(c, n, why_not(c, n, bad_ids));
         TRY(rpl_certificate_note(c->to, false, &note, e));
+        if (lost || c->batch > 0 || n->slot != FMT_TAPE_NO_SLOT ||
+            eng_program_find_value(c->program[ENG_STEP_DRAFT], n->name) < 0)
+            continue;
+        lost = true;
+        note = rpl_note_of(c, n, "draft.slots is not recorded: nothing of its step can be judged");
+        TRY(rpl_certificate_note(c->to, true, &note, e));
     }
     return ERR_OK;
 }

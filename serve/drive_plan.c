@@ -178,8 +178,8 @@ static err_code deal_tape_round(srv_plan *p, const char *path, const eng_config 
 static err_code check_ids(const fmt_tape *t, err *e)
 {
     if (!cap_redact_key_of(t)) return ERR_OK;
-    return err_set(e, ERR_INPUT, "%s: its token ids are redacted (key %s), wanted a tape with the real ones", fmt_tape_path(t),
-                   cap_redact_key_of(t));
+    return err_set(e, ERR_INPUT, "%s: its token ids are redacted (key %s), wanted a tape with the real ones",
+                   fmt_tape_path(t), cap_redact_key_of(t));
 }
 
 static err_code deal_tape(srv_plan *p, const char *path, const eng_config *c, err *e)

@@ -277,6 +277,16 @@ def zeros_and_nan_prove_nothing(p):
     check(r['illegal'] == 0 and r['verdict'] == 'FAIL' and r['findings'][0]['value'] == 'main_x', str(r)[:300])
 
 
+def a_step_without_its_inputs_is_no_pass(p):
+    tape = record(p, 'whole.tape', '--level', 'deep')
+    export = Export(p, tape)
+    with open('lost.safetensors', 'wb') as f:
+        f.write(bytes(export.data).replace(b'"round.1.draft.slots"', b'"round.1.draft.slotz"'))
+    p.ok('import', 'lost.safetensors', '-o', 'lost.tape', '--identity-from', tape)
+    r = certify(p, 'lost.tape', exits=(1,))
+    check(r['illegal'] == 0 and r['verdict'] == 'FAIL' and 'draft.slots' in r['findings'][0]['why'], str(r)[:400])
+
+
 def a_damaged_tape_is_no_pass(p):
     """Cut off behind its first rounds: what is there is judged, and is not said to be all."""
     record(p, 'cut.tape', '--level', 'deep', rounds=9)
@@ -323,7 +333,8 @@ def the_command_line_is_checked(p):
 TESTS = [clean_tapes_pass, a_change_is_named_on_one_rank, a_change_is_named_on_two_ranks, the_rank_of_a_shard_is_named,
          odd_numbers_are_named, a_near_tie_is_listed_with_its_margin, findings_are_the_same_in_shards,
          what_is_not_judged_is_named, redacted_tapes_are_judged_without_tokens, zeros_and_nan_prove_nothing,
-         a_damaged_tape_is_no_pass, an_interrupt_leaves_a_partial_report, the_command_line_is_checked]
+         a_step_without_its_inputs_is_no_pass, a_damaged_tape_is_no_pass, an_interrupt_leaves_a_partial_report,
+         the_command_line_is_checked]
 
 if __name__ == '__main__':
     lib.main(TESTS)

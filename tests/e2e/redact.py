@@ -112,7 +112,8 @@ def refusals(p):
     record(p, 'red', '--redact', 'a.key')
     open('short.key', 'wb').write(b'x' * 31)
     p.refused(3, ['short.key', '31'], 'record', 'm', '--script', 's.safetensors', '-o', 'x.tape', '--redact', 'short.key')
-    p.refused(2, ['--redact', 'k.new', 'output'], 'record', 'm', '--script', 's.safetensors', '-o', 'k.new', '--redact', 'k.new')
+    p.refused(2, ['--redact', 'k.new', 'output'], 'record', 'm', '--script', 's.safetensors', '-o', 'k.new',
+              '--redact', 'k.new')
     p.refused(2, ['--tap x0', '--redact'], 'record', 'm', '--script', 's.safetensors', '-o', 'x.tape', '--redact', 'a.key',
               '--tap', 'x0=tensor')
     check(not os.path.exists('x.tape') and not os.path.exists('x.tape.part'), 'a refusal left a tape')

@@ -321,8 +321,10 @@ static void the_first_differing_round_of_many_is_found_by_few_checks(void **stat
     eng_options clean = run_options("native-packed", 1, "eager"), wrong = clean;
     fmt_tape *tape = record("long.tape", &clean, ENG_LEVEL_IO);
     static const struct { const char *fault, *value; int32_t round; bool state; } CASES[] = {
-        { "row-swap@s0.main_kv:round=1", "s0.main_kv", 1, true }, { "row-swap@s0.main_kv:round=137", "s0.main_kv", 137, true },
-        { "nan@s1.attn.qr:round=0", "s1.attn.qr", 0, false }, { "nan@s1.attn.qr:round=199", "s1.attn.qr", 199, false },
+        { "row-swap@s0.main_kv:round=1", "s0.main_kv", 1, true },
+        { "row-swap@s0.main_kv:round=137", "s0.main_kv", 137, true },
+        { "nan@s1.attn.qr:round=0", "s1.attn.qr", 0, false },
+        { "nan@s1.attn.qr:round=199", "s1.attn.qr", 199, false },
     };
     eng_fault f; /* wrong's, after the loop too */
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
