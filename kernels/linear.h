@@ -51,11 +51,11 @@
  *
  * Shapes    FP8 and BF16 weights, K % 32 == 0; x, w->data and their row strides are multiples of 16 bytes, else ERR_ARG
  * Order     warp j of 16 adds the 32-column blocks j, j + 16, ... ascending, from 0: columns i, 8 + i, 16 + i, 24 + i in an
- *           mma m8n8k4 in double, i ascending; then the warps ascending. T and N change nothing
+ *           mma m16n8k4 in double, i ascending; then the warps ascending. T and N change nothing
  * Match     bit-equal to krn_linear_ref in F64, with the exceptions that Match allows F32 above, before R2
  * Graph     as krn_linear
  * Cost      as much double arithmetic as the card has; on cards with little of it, slow. The weight is read once for every
- *           16 rows of x */
+ *           8 rows of x, but from L2 */
 #ifndef KERNELS_LINEAR_H
 #define KERNELS_LINEAR_H
 
