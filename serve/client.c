@@ -19,6 +19,7 @@ struct srv_client {
     srv_key *key; /* NULL: plain */
     srv_tls *tls;
     uint64_t timeout_ns, last_id;
+    uint64_t awake_ns, awake_until_ns; /* see srv_client_stay_awake */
     srv_buf in; /* plain text that came; the first `taken` bytes of it have been handed out */
     size_t taken;
     srv_buf out, message; /* bytes of the wire to send; a message before it is one of them */
@@ -87,7 +88,7 @@ static err_code pump(srv_client *c, uint64_t deadline_ns, err *e)
     struct pollfd p = { .fd = c->fd, .events = (short)((c->ended ? 0 : POLLIN) | (waits ? POLLOUT : 0)) };
     uint64_t now = clock_ns();
     if (now >= deadline_ns) return timed_out(c, e);
-    uint64_t left_ms = (deadline_ns - now) / 1000000 + 1;
+    uint64_t left_ms = now < c->awake_until_ns ? 0 : (deadline_ns - now) / 1000000 + 1;
     int rc = poll(&p, 1, left_ms < 1000000 ? (int)left_ms : 1000000);
     if (rc < 0 && errno != EINTR) return broken(c, strerror(errno), e);
     if (rc <= 0) return ERR_OK;
@@ -153,6 +154,8 @@ void srv_client_close(srv_client *c)
     free(c);
 }
 
+void srv_client_stay_awake(srv_client *c, uint64_t awake_ns) { c->awake_ns = awake_ns; }
+
 int srv_client_fd(const srv_client *c) { return c->fd; }
 
 err_code srv_client_send_raw(srv_client *c, const void *data, size_t bytes, err *e)
@@ -189,10 +192,11 @@ static err_code frame_at_head(const srv_client *c, const uint8_t **body, uint32_
 
 err_code srv_client_receive(srv_client *c, srv_reply *out, err *e)
 {
-    uint64_t deadline_ns = clock_ns() + c->timeout_ns;
+    uint64_t now = clock_ns(), deadline_ns = now + c->timeout_ns;
     const uint8_t *body;
     uint32_t bytes;
     *out = (srv_reply){ .op = SRV_OP_COUNT, .refused_slot = -1 };
+    c->awake_until_ns = now + c->awake_ns;
     for (;;) {
         err_code head = frame_at_head(c, &body, &bytes, e);
         if (head != ERR_OK) return no_reply(c, head, e);

@@ -8,7 +8,7 @@
 
 typedef struct drive_words {
     const char *script, *tape, *check, *client, *arm, *checkpoint, *faults, *key, *rate;
-    int64_t concurrency, repeat, positions, timeout;
+    int64_t concurrency, repeat, positions, timeout, awake;
 } drive_words;
 
 static const cli_option OPTIONS[] = {
@@ -30,6 +30,8 @@ static const cli_option OPTIONS[] = {
     { "--positions", "N", "longest request to negotiate (default: that of the traffic)", CLI_COUNT,
       offsetof(drive_words, positions) },
     { "--timeout", "S", "seconds to wait for a reply (default: 60)", CLI_COUNT, offsetof(drive_words, timeout) },
+    { "--awake", "US", "a client polls for a reply so many microseconds before it sleeps; it takes a core (default: 0)",
+      CLI_COUNT, offsetof(drive_words, awake) },
     { "--tls-key", "FILE", "pre-shared key of TLS", CLI_IN, offsetof(drive_words, key) },
 };
 
@@ -180,7 +182,8 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
                        SRV_SLOTS_MAX);
     srv_drive_setup s = { .address = &address, .key_file = words.key, .client = words.client,
                           .checkpoint = words.checkpoint, .arm = words.arm, .positions = 1, .repeat = (int32_t)words.repeat,
-                          .timeout_ns = (uint64_t)words.timeout * 1000000000u };
+                          .timeout_ns = (uint64_t)words.timeout * 1000000000u,
+                          .awake_ns = (uint64_t)words.awake * 1000u };
     TRY(parse_rate(words.rate, &s.rate, e));
     if (words.faults) TRY(srv_faults_parse(words.faults, &s.faults, e));
     TRY(srv_address_parse(args.item[0], false, &address, e));

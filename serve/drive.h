@@ -19,6 +19,7 @@ typedef struct srv_drive_setup {
     double rate;                /* turns a second of all clients together; 0: as fast as it goes */
     srv_fault_plan faults;
     uint64_t timeout_ns;        /* of one reply */
+    uint64_t awake_ns;          /* srv_client_stay_awake of every client */
 } srv_drive_setup;
 
 /* Counts of one client or of all. */

@@ -73,6 +73,7 @@ err_code srv_player_hello(srv_player *p, srv_welcome *w, err *e)
     snprintf(q.u.hello.checkpoint, sizeof q.u.hello.checkpoint, "%s", s->checkpoint);
     snprintf(q.u.hello.arm, sizeof q.u.hello.arm, "%s", s->arm);
     TRY(srv_client_open(s->address, s->key_file, s->timeout_ns, &p->link, e));
+    srv_client_stay_awake(p->link, s->awake_ns);
     err_code rc = done(p, &q, &r, e);
     if (rc != ERR_OK) return rc;
     *w = r.u.welcome;

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -491,6 +492,36 @@ static void a_missing_key_or_worker_is_named(void **state)
     assert_null(c);
 }
 
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    assert_int_equal(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t), 0);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void a_client_waits_asleep_or_awake_but_no_longer_than_its_deadline(void **state)
+{
+    (void)state;
+    uint64_t took[2];
+    for (int awake = 0; awake < 2; awake++) {
+        worker w;
+        worker_begin(&w, NULL, be_silent);
+        srv_client *c = client_of(&w, NULL, 400 * MS);
+        srv_request r = { .op = SRV_STATUS };
+        srv_reply reply;
+        err e = { 0 };
+        srv_client_stay_awake(c, awake ? LONG : 0);
+        uint64_t before = cpu_ns();
+        assert_int_equal(srv_client_call(c, &r, &reply, &e), ERR_IO);
+        took[awake] = cpu_ns() - before;
+        assert_non_null(strstr(e.msg, "timed out"));
+        srv_client_close(c);
+        worker_end(&w);
+    }
+    assert_true(took[0] < 20 * MS); /* of 400; a busy machine gives the one who is awake a part of them */
+    assert_true(took[1] > 40 * MS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -504,6 +535,7 @@ int main(void)
         cmocka_unit_test(raw_bytes_pass_as_they_are),
         cmocka_unit_test(no_session_begins_without_the_same_key_at_both_ends),
         cmocka_unit_test(a_missing_key_or_worker_is_named),
+        cmocka_unit_test(a_client_waits_asleep_or_awake_but_no_longer_than_its_deadline),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
