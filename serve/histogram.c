@@ -4,7 +4,7 @@
 
 enum { SUB_BITS = SRV_HISTOGRAM_SUB_BITS, SUBS = 1 << SUB_BITS };
 
-/* Below 64 every value has a bucket; above, the six bits after the highest one choose among the 64 of its power of two. */
+/* Below SUBS every value has a bucket; above, the bits after the highest one choose among the SUBS of its power of two. */
 static int32_t bucket_of(uint64_t ns)
 {
     if (ns >= (uint64_t)1 << SRV_HISTOGRAM_BITS) return SRV_HISTOGRAM_BUCKETS - 1;

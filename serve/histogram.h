@@ -1,7 +1,7 @@
 /* Latencies, counted: a histogram whose buckets grow with the value, so that a microsecond and a minute are told equally
  * well.
  *
- * 64 buckets to every power of two: a quantile is at most 1/64 above the true one, and never below it. Values of 2^42 ns
+ * 256 buckets to every power of two: a quantile is at most 1/256 above the true one, and never below it. Values of 2^42 ns
  * (an hour) and more share the last bucket; count, sum, least and most are exact all the same. Plain data: zeroed is
  * empty. */
 #ifndef SERVE_HISTOGRAM_H
@@ -9,7 +9,7 @@
 
 #include "formats/json.h"
 
-enum { SRV_HISTOGRAM_SUB_BITS = 6, SRV_HISTOGRAM_BITS = 42,
+enum { SRV_HISTOGRAM_SUB_BITS = 8, SRV_HISTOGRAM_BITS = 42,
        SRV_HISTOGRAM_BUCKETS = (SRV_HISTOGRAM_BITS - SRV_HISTOGRAM_SUB_BITS + 1) << SRV_HISTOGRAM_SUB_BITS };
 
 typedef struct srv_histogram {
