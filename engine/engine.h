@@ -86,6 +86,9 @@ const int32_t *eng_bench_forced_drafts(const eng_bench *b);
 struct krn_weight *eng_bench_weight(eng_bench *b, eng_wid id, int32_t stage, int32_t expert);
 /* Of its whole step. */
 const eng_extents *eng_bench_extents(const eng_bench *b);
+/* Later runs are of so many rows, slots and tokens: 1 or more, and no more than at open. Values then lie dense in the same
+ * buffers, by the new shapes. */
+void eng_bench_resize(eng_bench *b, int32_t rows, int32_t batch, int32_t n_out);
 MUST_USE err_code eng_bench_run(eng_bench *b, int32_t first_op, int32_t last_op, err *e);
 
 #endif

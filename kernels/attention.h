@@ -36,7 +36,7 @@
  *           window <= KRN_ATTENTION_WINDOW_MAX. ERR_ARG for shapes outside the contract, ERR_DEVICE for a refused launch
  * Aliasing  o may be q; no other overlap
  * Rows      each (row, head) depends on its own q, its sink and the keys alone
- * Threads   OpenMP over (row, head); bits do not depend on the count. Allocates nothing: 12 bytes of stack a dimension */
+ * Threads   OpenMP over (row, head); bits do not depend on the count. Allocates nothing: 4 bytes of stack a dimension */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 

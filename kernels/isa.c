@@ -1,6 +1,7 @@
 #include "kernels/kernels.h"
 
 #include "base/cpu.h"
+#include "kernels/row_loops.h"
 
 #include <stdatomic.h>
 
@@ -33,4 +34,14 @@ const char *krn_isa_name(krn_isa isa)
 {
     static const char *const NAMES[KRN_ISA_COUNT] = { "scalar", "avx2", "avx512" };
     return (unsigned int)isa < KRN_ISA_COUNT ? NAMES[isa] : "unknown";
+}
+
+const krn_row_loops *krn_row_loops_get(void)
+{
+#if defined(__x86_64__)
+    static const krn_row_loops *const LOOPS[KRN_ISA_COUNT] = { &KRN_ROWS_SCALAR, &KRN_ROWS_AVX2, &KRN_ROWS_AVX512 };
+    return LOOPS[krn_isa_get()];
+#else
+    return &KRN_ROWS_SCALAR;
+#endif
 }

@@ -1,6 +1,6 @@
 #include "kernels/mhc.h"
 
-#include "kernels/lanes.h"
+#include "kernels/row_loops.h"
 
 /* Sum of n terms, stride apart, ascending; rounded to f32 at every add (blocked) or once (F64). */
 static float sum_f32(const float *v, int32_t n, int64_t stride, krn_acc acc)
@@ -49,12 +49,13 @@ void krn_mhc_mixes_ref(const bf16 *x, const float *dots, const float *base, cons
                        int32_t dim, float norm_eps, float hc_eps, int32_t iters, float *pre, float *post, float *comb,
                        krn_acc acc)
 {
+    const krn_row_loops *loops = krn_row_loops_get();
     int64_t row_elements = (int64_t)hc * dim;
     for (int32_t row = 0; row < rows; row++) {
         const float *dot = dots + (int64_t)row * (2 + hc) * hc; /* [(2 + hc) * hc] */
         float *pre_r = pre + (int64_t)row * hc, *post_r = post + (int64_t)row * hc; /* [hc] */
         float *c = comb + (int64_t)row * hc * hc;                                   /* [hc, hc] */
-        float r = krn_lanes_inv_rms(x + row * row_elements, row_elements, norm_eps);                 /* R1 */
+        float r = loops->inv_rms(x + row * row_elements, row_elements, norm_eps);                    /* R1 */
         for (int32_t j = 0; j < hc; j++) {
             float z_pre = dot[j] * r * scale[0] + base[j];                                           /* R2 */
             float z_post = dot[hc + j] * r * scale[1] + base[hc + j];
@@ -71,40 +72,19 @@ void krn_mhc_mixes_ref(const bf16 *x, const float *dots, const float *base, cons
     }
 }
 
-/* sum_j w[j * w_stride] * x[j][d] to f32: R1 of collapse and of expand. */
-static float mix_f32(const float *w, int64_t w_stride, const bf16 *x, int32_t hc, int32_t dim, int32_t d, krn_acc acc)
-{
-    if (acc == KRN_ACC_F64) {
-        double sum = 0;
-        for (int32_t j = 0; j < hc; j++) sum += (double)w[j * w_stride] * (double)f32_from_bf16(x[(int64_t)j * dim + d]);
-        return (float)sum;
-    }
-    float sum = w[0] * f32_from_bf16(x[d]);
-    for (int32_t j = 1; j < hc; j++) sum += w[j * w_stride] * f32_from_bf16(x[(int64_t)j * dim + d]);
-    return sum;
-}
-
 void krn_mhc_collapse_ref(const bf16 *x, const float *pre, bf16 *y, int32_t rows, int32_t hc, int32_t dim, krn_acc acc)
 {
-    for (int32_t row = 0; row < rows; row++) {
-        const bf16 *xr = x + (int64_t)row * hc * dim; /* [hc, dim] */
-        for (int32_t d = 0; d < dim; d++)
-            y[(int64_t)row * dim + d] = bf16_from_f32(mix_f32(pre + (int64_t)row * hc, 1, xr, hc, dim, d, acc));
-    }
+    const krn_row_loops *loops = krn_row_loops_get();
+    for (int64_t row = 0; row < rows; row++)
+        loops->collapse(x + row * hc * dim, pre + row * hc, y + row * dim, hc, dim, acc);
 }
 
 void krn_mhc_expand_ref(const bf16 *y, const bf16 *x, const float *post, const float *comb, bf16 *out, int32_t rows,
                         int32_t hc, int32_t dim, krn_acc acc)
 {
-    for (int32_t row = 0; row < rows; row++) {
-        const bf16 *xr = x + (int64_t)row * hc * dim;         /* [hc, dim] */
-        const bf16 *yr = y + (int64_t)row * dim;              /* [dim] */
-        const float *c = comb + (int64_t)row * hc * hc;       /* [hc, hc] */
-        for (int32_t k = 0; k < hc; k++) {
-            float p = post[(int64_t)row * hc + k];
-            bf16 *o = out + ((int64_t)row * hc + k) * dim; /* [dim] */
-            for (int32_t d = 0; d < dim; d++)
-                o[d] = bf16_from_f32(p * f32_from_bf16(yr[d]) + mix_f32(c + k, hc, xr, hc, dim, d, acc)); /* R1..R3 */
-        }
-    }
+    const krn_row_loops *loops = krn_row_loops_get();
+    for (int64_t row = 0; row < rows; row++)
+        for (int32_t k = 0; k < hc; k++)
+            loops->expand(y + row * dim, x + row * hc * dim, post[row * hc + k], comb + row * hc * hc + k,
+                          out + (row * hc + k) * dim, hc, dim, acc);
 }

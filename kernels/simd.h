@@ -20,7 +20,7 @@
  * build leaves both to the compiler: it has no registers to lose. */
 #if defined(KRN_SIMD_AVX512) || defined(KRN_SIMD_AVX2)
 #define SIMD_INLINE static inline __attribute__((always_inline, unused))
-#define SIMD_UNROLL _Pragma("GCC unroll 8")
+#define SIMD_UNROLL _Pragma("GCC unroll 16")
 #else
 #define SIMD_INLINE static inline __attribute__((unused))
 #define SIMD_UNROLL
@@ -85,6 +85,13 @@ SIMD_INLINE f32x16 f32x16_from_e2m1_high(const uint8_t *p)
 {
     return f32x16_e2m1_lookup(_mm512_srli_epi32(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)p)), 4));
 }
+SIMD_INLINE f32x16 f32x16_from_bytes(const uint8_t *const b[4])
+{
+    __m512i v = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)b[0]));
+    for (int i = 1; i < 4; i++)
+        v = _mm512_or_si512(_mm512_slli_epi32(v, 8), _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)b[i])));
+    return _mm512_castsi512_ps(v);
+}
 SIMD_INLINE f32x16 f32x16_from_e8m0(const uint8_t *p)
 {
     __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
@@ -99,6 +106,20 @@ SIMD_INLINE f64x16 f64x16_splat(double v) { return (f64x16){ _mm512_set1_pd(v), 
 SIMD_INLINE f64x16 f64x16_from_f32(f32x16 a)
 {
     return (f64x16){ _mm512_cvtps_pd(_mm512_castps512_ps256(a)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)) };
+}
+SIMD_INLINE f64x16 f64x16_load(const double *p) { return (f64x16){ _mm512_loadu_pd(p), _mm512_loadu_pd(p + 8) }; }
+SIMD_INLINE void f64x16_store(double *p, f64x16 a)
+{
+    _mm512_storeu_pd(p, a.lo);
+    _mm512_storeu_pd(p + 8, a.hi);
+}
+SIMD_INLINE f32x16 f32x16_from_f64(f64x16 a)
+{
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(a.lo)), _mm512_cvtpd_ps(a.hi), 1);
+}
+SIMD_INLINE f64x16 f64x16_add(f64x16 a, f64x16 b)
+{
+    return (f64x16){ _mm512_add_pd(a.lo, b.lo), _mm512_add_pd(a.hi, b.hi) };
 }
 SIMD_INLINE f64x16 f64x16_mul(f64x16 a, f64x16 b)
 {
@@ -201,6 +222,16 @@ SIMD_INLINE f32x16 f32x16_from_e2m1_high(const uint8_t *p)
     return (f32x16){ f32x8_e2m1_lookup(_mm256_srli_epi32(u32x8_from_u8(p), 4)),
                      f32x8_e2m1_lookup(_mm256_srli_epi32(u32x8_from_u8(p + 8), 4)) };
 }
+SIMD_INLINE __m256 f32x8_from_bytes(const uint8_t *const b[4], int at)
+{
+    __m256i v = u32x8_from_u8(b[0] + at);
+    for (int i = 1; i < 4; i++) v = _mm256_or_si256(_mm256_slli_epi32(v, 8), u32x8_from_u8(b[i] + at));
+    return _mm256_castsi256_ps(v);
+}
+SIMD_INLINE f32x16 f32x16_from_bytes(const uint8_t *const b[4])
+{
+    return (f32x16){ f32x8_from_bytes(b, 0), f32x8_from_bytes(b, 8) };
+}
 SIMD_INLINE __m256 f32x8_from_e8m0(const uint8_t *p)
 {
     __m256i code = u32x8_from_u8(p), bits = _mm256_slli_epi32(code, 23);
@@ -221,6 +252,24 @@ SIMD_INLINE f64x16 f64x16_from_f32(f32x16 a)
 {
     return (f64x16){ { _mm256_cvtps_pd(_mm256_castps256_ps128(a.lo)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.lo, 1)),
                        _mm256_cvtps_pd(_mm256_castps256_ps128(a.hi)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.hi, 1)) } };
+}
+SIMD_INLINE f64x16 f64x16_load(const double *p)
+{
+    return (f64x16){ { _mm256_loadu_pd(p), _mm256_loadu_pd(p + 4), _mm256_loadu_pd(p + 8), _mm256_loadu_pd(p + 12) } };
+}
+SIMD_INLINE void f64x16_store(double *p, f64x16 a)
+{
+    for (int i = 0; i < 4; i++) _mm256_storeu_pd(p + 4 * i, a.q[i]);
+}
+SIMD_INLINE f32x16 f32x16_from_f64(f64x16 a)
+{
+    return (f32x16){ _mm256_set_m128(_mm256_cvtpd_ps(a.q[1]), _mm256_cvtpd_ps(a.q[0])),
+                     _mm256_set_m128(_mm256_cvtpd_ps(a.q[3]), _mm256_cvtpd_ps(a.q[2])) };
+}
+SIMD_INLINE f64x16 f64x16_add(f64x16 a, f64x16 b)
+{
+    return (f64x16){ { _mm256_add_pd(a.q[0], b.q[0]), _mm256_add_pd(a.q[1], b.q[1]), _mm256_add_pd(a.q[2], b.q[2]),
+                       _mm256_add_pd(a.q[3], b.q[3]) } };
 }
 SIMD_INLINE f64x16 f64x16_mul(f64x16 a, f64x16 b)
 {
@@ -294,10 +343,25 @@ SIMD_INLINE f32x16 f32x16_from_e2m1(const uint8_t *p)
 }
 SIMD_INLINE f32x16 f32x16_from_e2m1_low(const uint8_t *p) { SIMD_LANES(f32x16, r.v[i] = FMT_E2M1_VALUE[p[i] & 15]); }
 SIMD_INLINE f32x16 f32x16_from_e2m1_high(const uint8_t *p) { SIMD_LANES(f32x16, r.v[i] = FMT_E2M1_VALUE[p[i] >> 4]); }
+/* The bytes of 16 numbers, four rows of 16, most significant first (16-byte aligned). */
+SIMD_INLINE f32x16 f32x16_from_bytes(const uint8_t *const b[4])
+{
+    SIMD_LANES(f32x16, r.v[i] = f32_from_bits((uint32_t)b[0][i] << 24 | (uint32_t)b[1][i] << 16 |
+                                              (uint32_t)b[2][i] << 8 | b[3][i]));
+}
 SIMD_INLINE f32x16 f32x16_from_e8m0(const uint8_t *p) { SIMD_LANES(f32x16, r.v[i] = f32_from_e8m0(p[i])); }
 
 SIMD_INLINE f64x16 f64x16_splat(double v) { SIMD_LANES(f64x16, r.v[i] = v); }
 SIMD_INLINE f64x16 f64x16_from_f32(f32x16 a) { SIMD_LANES(f64x16, r.v[i] = (double)a.v[i]); }
+SIMD_INLINE f64x16 f64x16_load(const double *p)
+{
+    f64x16 r;
+    memcpy(r.v, p, sizeof r.v);
+    return r;
+}
+SIMD_INLINE void f64x16_store(double *p, f64x16 a) { memcpy(p, a.v, sizeof a.v); }
+SIMD_INLINE f32x16 f32x16_from_f64(f64x16 a) { SIMD_LANES(f32x16, r.v[i] = (float)a.v[i]); }
+SIMD_INLINE f64x16 f64x16_add(f64x16 a, f64x16 b) { SIMD_LANES(f64x16, r.v[i] = a.v[i] + b.v[i]); }
 SIMD_INLINE f64x16 f64x16_abs(f64x16 a) { SIMD_LANES(f64x16, r.v[i] = fabs(a.v[i])); }
 SIMD_INLINE f64x16 f64x16_mul(f64x16 a, f64x16 b) { SIMD_LANES(f64x16, r.v[i] = a.v[i] * b.v[i]); }
 SIMD_INLINE f64x16 f64x16_add_product(f64x16 sum, f64x16 a, f64x16 b)
