@@ -14,6 +14,17 @@ static const cli_option COMMON[] = {
 };
 enum { N_COMMON = sizeof COMMON / sizeof COMMON[0] };
 
+/* Of commands that have a CLI_NEW. */
+static const cli_option FORCE = { "--force", NULL, "replace a file that has the output's name", CLI_FLAG,
+                                  offsetof(cli_common, force) };
+
+static bool has_new(const cli_command *c)
+{
+    for (int i = 0; i < c->n_options; i++)
+        if (c->options[i].type == CLI_NEW) return true;
+    return false;
+}
+
 /* Matches "NAME" or "NAME=value"; *value is set for the latter. */
 static const cli_option *find(const cli_option *list, int n, const char *arg, const char **value)
 {
@@ -49,6 +60,7 @@ static err_code store(const cli_option *o, void *base, const char *value, err *e
     case CLI_STR:
     case CLI_IN:
     case CLI_OUT:
+    case CLI_NEW:
         *(const char **)at = value;
         return ERR_OK;
     case CLI_INT:
@@ -92,18 +104,29 @@ err_code cli_keep_off(const char *what, const char *out, const char *in, err *e)
     return ERR_OK;
 }
 
-/* Every CLI_OUT against every argument and every CLI_IN of the command. */
-static err_code keep_off_inputs(const cli_command *self, const void *opts, const cli_args *args, err *e)
+err_code cli_keep_file(const char *what, const char *out, const cli_common *common, err *e)
+{
+    struct stat st;
+    if (common->force || stat(out, &st) != 0 || !S_ISREG(st.st_mode)) return ERR_OK;
+    return err_set(e, ERR_ARG, "%s: %s exists, wanted another name, or --force to replace it", what, out);
+}
+
+static bool is_output(const cli_option *o) { return o->type == CLI_OUT || o->type == CLI_NEW; }
+
+/* Every output against every argument and every CLI_IN of the command, and what must not be replaced. */
+static err_code check_outputs(const cli_command *self, const void *opts, const cli_common *common, const cli_args *args,
+                              err *e)
 {
     for (int o = 0; o < self->n_options; o++) {
         const cli_option *to = &self->options[o];
-        const char *out = to->type == CLI_OUT ? *(const char *const *)((const char *)opts + to->offset) : NULL;
+        const char *out = is_output(to) ? *(const char *const *)((const char *)opts + to->offset) : NULL;
         for (int i = 0; out && i < args->count; i++) TRY(cli_keep_off(to->name, out, args->item[i], e));
         for (int i = 0; out && i < self->n_options; i++) {
             const cli_option *from = &self->options[i];
             const char *in = from->type == CLI_IN ? *(const char *const *)((const char *)opts + from->offset) : NULL;
             if (in) TRY(cli_keep_off(to->name, out, in, e));
         }
+        if (out && to->type == CLI_NEW) TRY(cli_keep_file(to->name, out, common, e));
     }
     return ERR_OK;
 }
@@ -129,6 +152,7 @@ err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, c
     *common = (cli_common){ .color = "auto" };
     *args = (cli_args){ 0 };
     bool ended = false;
+    uint64_t files = 0; /* by option: given already. A second one would replace the first without a word */
     for (int i = 0; i < argc; i++) {
         const char *a = argv[i], *value = NULL;
         if (!ended && strcmp(a, "--") == 0) { ended = true; continue; }
@@ -140,12 +164,17 @@ err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, c
         void *base = opts;
         const cli_option *o = find(self->options, self->n_options, a, &value);
         if (!o) { o = find(COMMON, N_COMMON, a, &value); base = common; }
+        if (!o && has_new(self)) o = find(&FORCE, 1, a, &value);
         if (!o)
             return err_set(e, ERR_ARG, "option %s is unknown, see sparktape %s --help", a, self->name);
         if (o->type != CLI_FLAG && !value) {
             if (i + 1 >= argc) return err_set(e, ERR_ARG, "%s: found nothing, wanted %s", o->name, o->value);
             value = argv[++i];
         }
+        bool file = o->type == CLI_IN || o->type == CLI_OUT || o->type == CLI_NEW;
+        uint64_t bit = file ? UINT64_C(1) << (o - self->options) : 0;
+        if (files & bit) return err_set(e, ERR_ARG, "%s: found it twice, wanted one %s", o->name, o->value);
+        files |= bit;
         TRY(store(o, base, value, e));
     }
     if (common->help) return ERR_OK;
@@ -158,7 +187,7 @@ err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, c
     if (args->count < lo || args->count > hi)
         return err_set(e, ERR_ARG, "found %d arguments, wanted %s, see sparktape %s --help", args->count,
                        self->args[0] ? self->args : "none", self->name);
-    return keep_off_inputs(self, opts, args, e);
+    return check_outputs(self, opts, common, args, e);
 }
 
 static void help_row(const cli_option *o)
@@ -172,6 +201,7 @@ void cli_help(const cli_command *self)
 {
     printf("usage: sparktape %s %s%s[options]\n%s\n\n", self->name, self->args, self->args[0] ? " " : "", self->summary);
     for (int i = 0; i < self->n_options; i++) help_row(&self->options[i]);
+    if (has_new(self)) help_row(&FORCE);
     for (int i = 0; i < N_COMMON; i++) help_row(&COMMON[i]);
 }
 

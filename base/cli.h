@@ -13,8 +13,9 @@
 typedef enum cli_type {
     CLI_FLAG,  /* bool                      */
     CLI_STR,   /* const char *              */
-    CLI_IN,    /* the same: a file or folder that is read */
+    CLI_IN,    /* the same: a file or folder that is read; as of every file, given at most once */
     CLI_OUT,   /* the same: a file that is written; refused when it is one of the inputs */
+    CLI_NEW,   /* the same, and a file of that name is only replaced with --force, which such a command has */
     CLI_INT,   /* int64_t, decimal          */
     CLI_COUNT, /* the same, 1 or more, so that 0 may stand for "not given" */
     CLI_MULTI, /* cli_list: may be repeated */
@@ -33,7 +34,7 @@ typedef struct cli_option {
 
 /* Filled by every parse. */
 typedef struct cli_common {
-    bool json, quiet, help;
+    bool json, quiet, help, force;
     const char *color; /* "auto", "always", "never" */
     int64_t threads;   /* 0: all of the machine */
 } cli_common;
@@ -57,8 +58,10 @@ typedef struct cli_args { int count; const char *item[CLI_ARGS_MAX]; } cli_args;
 MUST_USE err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, cli_common *common,
                             cli_args *args, err *e);
 /* ERR_ARG when writing `out` would destroy `in`: the same file, or a file of the checkpoint when `in` is its folder. `what`
- * names the option or argument. Parsing does this for every CLI_OUT against all arguments and every CLI_IN. */
+ * names the option or argument. Parsing does this for every CLI_OUT and CLI_NEW against all arguments and every CLI_IN. */
 MUST_USE err_code cli_keep_off(const char *what, const char *out, const char *in, err *e);
+/* ERR_ARG when `out` is a file that a CLI_NEW would replace without --force; for names that no option gives. */
+MUST_USE err_code cli_keep_file(const char *what, const char *out, const cli_common *common, err *e);
 /* Prints usage and options of one command to stdout. */
 void cli_help(const cli_command *self);
 /* true when colour may be used on stdout: --color, NO_COLOR, a terminal. */

@@ -9,7 +9,7 @@ typedef struct export_words {
 } export_words;
 
 static const cli_option OPTIONS[] = {
-    { "-o", "OUT", "*.safetensors, *.npz, else a folder of .npy files (bf16 and 8-bit floats as their bits)", CLI_OUT,
+    { "-o", "OUT", "*.safetensors, *.npz, else a folder of .npy files (bf16 and 8-bit floats as their bits)", CLI_NEW,
       offsetof(export_words, out) },
     { "--per-rank", NULL, "each rank's part under its own name, not the joined value", CLI_FLAG,
       offsetof(export_words, per_rank) },

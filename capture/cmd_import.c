@@ -4,7 +4,7 @@
 typedef struct import_words { const char *out, *map, *identity_from; } import_words;
 
 static const cli_option OPTIONS[] = {
-    { "-o", "T.tape", "the tape to write", CLI_OUT, offsetof(import_words, out) },
+    { "-o", "T.tape", "the tape to write", CLI_NEW, offsetof(import_words, out) },
     { "--map", "FILE", "JSON object: {\"their.name\": \"round.0.s0.attn_out\", ...}", CLI_IN,
       offsetof(import_words, map) },
     { "--identity-from", "T.tape", "take identity, config and level from this tape (default: unknown)", CLI_IN,

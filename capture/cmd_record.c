@@ -1,5 +1,4 @@
 #include <signal.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -20,7 +19,7 @@ typedef struct record_words {
 
 static const cli_option OPTIONS[] = {
     { "--script", "S", "the rounds to run (a script, or an export)", CLI_IN, offsetof(record_words, script) },
-    { "-o", "T.tape", "the tape to write (default: the script's name with .tape, here)", CLI_OUT,
+    { "-o", "T.tape", "the tape to write (default: the script's name with .tape, here)", CLI_NEW,
       offsetof(record_words, out) },
     { "--arm", "ARM", "see sparktape arms (default: native-packed)", CLI_STR, offsetof(record_words, run.arm) },
     { "--backend", "NAME", "cpu (default) or cuda", CLI_STR, offsetof(record_words, run.backend) },
@@ -149,22 +148,19 @@ static err_code open_run(job *j, const char *model, const record_words *words, c
     return eng_open(j->weights, run, eng_script_slots(j->script), cap_retain_level(o), quiet, &j->engine, e);
 }
 
+static err_code open_base(const char *path, fmt_tape **out, err *e)
+{
+    char what[300];
+    snprintf(what, sizeof what, "--base %s", path);
+    TRY(fmt_tape_open(path, out, e));
+    return cap_check_whole(what, *out, e);
+}
+
 static bool writer_failed(cap_recorder *r)
 {
     cap_counts c;
     cap_recorder_counts(r, &c);
     return c.failed[0] != 0;
-}
-
-/* A failure that leaves a tape, or what was flushed of one: the error goes on to say where. */
-static err_code say_what_is_left(const char *out, err *e)
-{
-    char part[4096];
-    snprintf(part, sizeof part, "%s.part", out);
-    const char *left = access(part, F_OK) == 0 ? part : access(out, F_OK) == 0 ? out : NULL;
-    size_t n = strlen(e->msg);
-    if (left) snprintf(e->msg + n, sizeof e->msg - n, "; what had been written is in %s, see sparktape recover", left);
-    return e->code;
 }
 
 static err_code record(job *j, const eng_options *run, const cap_options *o, const cap_round_list *wanted, const char *out,
@@ -181,7 +177,7 @@ static err_code record(job *j, const eng_options *run, const cap_options *o, con
         cap_recorder_discard(r); /* refused: nothing is left of it */
         return rc;
     }
-    return rc == ERR_OK ? rc : say_what_is_left(out, e);
+    return rc == ERR_OK ? rc : cap_say_what_is_left(out, e);
 }
 
 static err_code prove(job *j, const cap_options *o, const cli_common *common, int *exit_status, err *e)
@@ -259,10 +255,14 @@ static void print_triggers(const json_t *when)
     size_t i;
     const json_t *c;
     if (!when) return;
-    json_array_foreach(json_object_get(when, "conditions"), i, c)
+    json_array_foreach(json_object_get(when, "conditions"), i, c) {
+        if (count(c, "passed_over"))
+            printf("%s passed over %lld values that other ranks cut otherwise, or that cannot be read\n",
+                   json_string_value(json_object_get(c, "when")), count(c, "passed_over"));
         if (count(c, "fired"))
             printf("%s held in %lld of %lld rounds, the first is %lld\n", json_string_value(json_object_get(c, "when")),
                    (long long)count(c, "fired"), (long long)count(when, "judged"), (long long)count(c, "first"));
+    }
     if (count(when, "asked")) printf("%lld times rounds were asked for\n", (long long)count(when, "asked"));
 }
 
@@ -354,11 +354,12 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     char *out = words.out ? mem_strdup(words.out) : default_output(words.script);
     if (!out) return err_set(e, ERR_NOMEM, "no memory for the tape's name");
     job j = { 0 };
-    err_code rc = cap_when_check(&words.when, out, e);
+    err_code rc = words.prove ? ERR_OK : cli_keep_file("-o", out, &common, e);
+    if (rc == ERR_OK) rc = cap_when_check(&words.when, out, e);
     if (rc == ERR_OK && words.redact && strcmp(words.redact, out) == 0) /* a key that is yet to be made, too */
         rc = err_set(e, ERR_ARG, "--redact: %s is the output of this command", out);
     if (rc == ERR_OK) rc = open_run(&j, args.item[0], &words, &options, &o, common.quiet, e);
-    if (rc == ERR_OK && words.base) rc = fmt_tape_open(words.base, &j.base, e);
+    if (rc == ERR_OK && words.base) rc = open_base(words.base, &j.base, e);
     if (rc == ERR_OK && words.redact)
         rc = cap_redact_open(words.redact, true, eng_weights_config(j.weights)->vocab, &j.redact, e);
     o.base = j.base;

@@ -21,7 +21,7 @@ typedef struct condition {
     double lo, hi;           /* range; lo: acceptance */
     fmt_tape *tape;          /* differs */
     json_t *found;           /* in this round; NULL: nothing */
-    uint64_t looked, fired;
+    uint64_t looked, fired, passed_over;
     int32_t first;
 } condition;
 
@@ -153,8 +153,23 @@ static err_code open_condition(const char *item, const cap_plan *plan, condition
         return err_set(e, ERR_ARG, "--when %s: found nothing of such a name that is kept, see --level and --tap", item);
     if (out->kind != WHEN_DIFFERS) return ERR_OK;
     if (fmt_tape_open(path, &out->tape, e) != ERR_OK) return err_wrap(e, "--when %s", item);
+    char what[300];
+    snprintf(what, sizeof what, "--when %s", item);
+    TRY(cap_check_whole(what, out->tape, e));
     if (cap_redact_key_of(out->tape))
         return err_set(e, ERR_INPUT, "--when %s: its token ids are redacted, wanted a tape with the real ones", item);
+    return ERR_OK;
+}
+
+err_code cap_check_whole(const char *what, const fmt_tape *t, err *e)
+{
+    const fmt_tape_fault *faults;
+    size_t n = fmt_tape_damage(t, &faults);
+    if (n)
+        return err_set(e, ERR_INPUT, "%s: is damaged at %zu places, first: %s; wanted a sound tape, see sparktape recover",
+                       what, n, faults[0].what);
+    if (!fmt_tape_finished(t))
+        return err_set(e, ERR_INPUT, "%s: is unfinished, wanted a finished tape, see sparktape recover", what);
     return ERR_OK;
 }
 
@@ -213,7 +228,10 @@ static bool differs(condition *c, const seen *s, json_t **more)
     fmt_tape_record r;
     if (i < 0 || s->hidden) return false; /* its true hash would tell the ids */
     fmt_tape_at(c->tape, (size_t)i, &r);
-    if (s->place != FMT_PLACE_REPLICATED && r.n_ranks != s->n_ranks) return false; /* another share of the value */
+    if (s->place != FMT_PLACE_REPLICATED && r.n_ranks != s->n_ranks) { /* another share of the value */
+        c->passed_over++;
+        return false;
+    }
     bool alike = r.tensor.dtype == s->tensor.dtype && r.tensor.ndim == s->tensor.ndim &&
                  memcmp(r.tensor.shape, s->tensor.shape, sizeof r.tensor.shape) == 0;
     uint64_t found = s->digest, wanted = r.digest;
@@ -229,7 +247,10 @@ static bool differs(condition *c, const seen *s, json_t **more)
         bool there = cap_record_get(c->tape, (size_t)i, &v, NULL) == ERR_OK;
         if (there) krn_digest_ref(&v.tensor, NULL, &wanted, &stats);
         cap_value_fini(&v);
-        if (!there) return false;
+        if (!there) {
+            c->passed_over++;
+            return false;
+        }
     }
     c->looked++;
     if (alike && found == wanted) return false;
@@ -401,6 +422,8 @@ json_t *cap_conditions_json(const cap_conditions *all)
         json_t *one = json_pack("{s:s, s:I, s:I}", "when", c->text, "looked", (json_int_t)c->looked, "fired",
                                 (json_int_t)c->fired);
         if (c->fired) json_object_set_new(one, "first", json_integer(c->first));
+        if (c->kind == WHEN_DIFFERS)
+            json_object_set_new(one, "passed_over", json_integer((json_int_t)c->passed_over));
         json_array_append_new(out, one);
     }
     return out;
@@ -409,7 +432,7 @@ json_t *cap_conditions_json(const cap_conditions *all)
 void cap_conditions_reset(cap_conditions *c)
 {
     c->taps = 0;
-    for (int i = 0; i < c->n; i++) c->condition[i].looked = c->condition[i].fired = 0;
+    for (int i = 0; i < c->n; i++) c->condition[i].looked = c->condition[i].fired = c->condition[i].passed_over = 0;
 }
 
 uint64_t cap_conditions_taps(const cap_conditions *c) { return c->taps; }

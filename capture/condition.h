@@ -7,8 +7,8 @@
  *
  * Only values that are kept are looked at, in the form in which they are kept: of a value of which only the largest
  * entries are, these (NAME.top). A pattern is a glob over names, all of them when it is left out; what follows the last
- * '@' is one. differs: a value is passed over where TAPE has no such record, or only a hash of another kind, or where
- * redaction permutes it.
+ * '@' is one. differs: a value is passed over where TAPE has no such record, or where redaction permutes it; and, counted,
+ * where TAPE has it of ranks that cut it otherwise, or cannot give it. TAPE must be finished and without damage.
  *
  * Acceptance: a draft of n tokens at position p (p the last row there was, p+1 the anchor's) is told of by the next round
  * that inserts into its slot. If its last row is at q, then q - p - 1 were accepted, at most n: the anchor's row is the
@@ -35,7 +35,8 @@ MUST_USE err_code cap_conditions_look(cap_conditions *c, cap_part *p, err *e);
 MUST_USE err_code cap_conditions_end_round(cap_conditions *c, int32_t round, json_t *events, err *e);
 
 /* Since the beginning or the last reset: [{"when": ITEM, "looked": values or drafts it could judge, "fired": rounds in
- * which it held, "first": the first of these, if any}]. NULL: no memory. */
+ * which it held, "first": the first of these, if any, "passed_over": of differs, values that could not be compared}].
+ * NULL: no memory. */
 json_t *cap_conditions_json(const cap_conditions *c);
 void cap_conditions_reset(cap_conditions *c);
 uint64_t cap_conditions_taps(const cap_conditions *c); /* values of steps that it was shown, since the last reset */

@@ -61,7 +61,7 @@ static err_code make_items(const fmt_safetensors *f, const json_t *map, item *li
 /* NULL: no memory. */
 static json_t *head_of(const fmt_safetensors *f, const fmt_tape *origin)
 {
-    static const char *const TAKEN[] = { "identity", "config", "program" };
+    static const char *const TAKEN[] = { "identity", "config", "program", "rounds", "when", "flight" };
     const json_t *meta = fmt_safetensors_metadata(f), *from = origin ? fmt_tape_head(origin) : NULL;
     json_t *head = json_pack("{s:s, s:s}", "format", "sparktape", "producer", "import");
     if (!head) return NULL;

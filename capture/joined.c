@@ -5,8 +5,9 @@
 #include "kernels/reduce.h"
 
 typedef struct buffer { uint8_t *data; size_t capacity; } buffer;
-/* The bytes behind cap_value.owned: the value itself, and one rank's part while it is being joined. */
-typedef struct storage { buffer value, part; } storage;
+/* The bytes behind cap_value.owned: the value itself, one rank's part while it is being joined, and the rows of all of a
+ * slot's inserts. */
+typedef struct storage { buffer value, part, rows; } storage;
 
 static err_code reserve(buffer *b, uint64_t bytes, const char *path, err *e)
 {
@@ -32,6 +33,7 @@ void cap_value_fini(cap_value *v)
     if (s) {
         free(s->value.data);
         free(s->part.data);
+        free(s->rows.data);
         free(s);
     }
     *v = (cap_value){ 0 };
@@ -197,18 +199,99 @@ static err_code join_shards(const fmt_tape *t, const fmt_tape_key *key, const pa
     return ERR_OK;
 }
 
+static err_code join_ranks(const fmt_tape *t, const fmt_tape_key *key, const parts *p, cap_value *v, err *e)
+{
+    fmt_tape_record first;
+    fmt_tape_at(t, p->index[p->first], &first);
+    if (p->n_ranks == 1 || first.place == FMT_PLACE_REPLICATED) TRY(cap_record_get(t, p->index[p->first], v, e));
+    else if (first.place == FMT_PLACE_SHARDED) TRY(join_shards(t, key, p, v, e));
+    else TRY(sum_parts(t, key, p, v, e));
+    v->place = first.place;
+    v->n_ranks = p->n_ranks;
+    v->ranks_differ = first.place == FMT_PLACE_REPLICATED ? first_other(t, p) : 0;
+    return ERR_OK;
+}
+
+/* ---- the inserts of a slot ---- */
+
+/* Moves p to the next insert's records. false: it was the last one. */
+static bool next_insert(const fmt_tape *t, const fmt_tape_key *key, parts *p)
+{
+    if (key->slot == FMT_TAPE_NO_SLOT) return false; /* the draft step runs once */
+    int64_t next = fmt_tape_again(t, p->index[p->first]);
+    if (next < 0) return false;
+    for (int32_t rank = 0; rank < p->n_ranks; rank++) {
+        if (!p->there[rank]) continue;
+        next = fmt_tape_again(t, p->index[rank]);
+        p->there[rank] = next >= 0;
+        if (next >= 0) p->index[rank] = (size_t)next;
+    }
+    return true;
+}
+
+/* Puts v's rows behind those of *whole, in s->rows. */
+static err_code add_rows(const fmt_tape *t, const fmt_tape_key *key, const cap_value *v, storage *s, fmt_tensor *whole, err *e)
+{
+    const fmt_tensor *more = &v->tensor;
+    if (more->ndim < 1 || (whole->data && !same_shape(whole, more, 0)))
+        return misfit(t, key, "the rows of its inserts do not fit each other", 0, e);
+    const uint64_t bytes = (uint64_t)fmt_tensor_bytes(more);
+    uint64_t had = whole->data ? (uint64_t)fmt_tensor_bytes(whole) : 0, all;
+    buffer grown = { 0 };
+    if (!add_u64(had, bytes, &all)) return misfit(t, key, "the joined value is too large", 0, e);
+    TRY(reserve(&grown, all, fmt_tape_path(t), e));
+    if (had) memcpy(grown.data, s->rows.data, (size_t)had);
+    memcpy(grown.data + had, more->data, (size_t)bytes);
+    free(s->rows.data);
+    s->rows = grown;
+    int64_t rows = whole->data ? whole->shape[0] : 0;
+    *whole = *more;
+    whole->shape[0] += rows;
+    whole->data = grown.data;
+    return ERR_OK;
+}
+
+/* A slot that was inserted into several times in a round: the rows of all inserts, and the window after the last. */
+static err_code join_inserts(const fmt_tape *t, const fmt_tape_key *key, parts *p, cap_value *v, err *e)
+{
+    const char *dot = strrchr(key->name, '.');
+    const bool window = dot && strcmp(dot, ".window") == 0;
+    int32_t differ = v->ranks_differ;
+    fmt_tensor whole = { 0 };
+    if (!window) TRY(add_rows(t, key, v, v->owned, &whole, e));
+    while (next_insert(t, key, p)) {
+        v->tensor.data = NULL;
+        TRY(join_ranks(t, key, p, v, e));
+        if (!differ) differ = v->ranks_differ;
+        if (!window) TRY(add_rows(t, key, v, v->owned, &whole, e));
+    }
+    if (!window) v->tensor = whole;
+    v->ranks_differ = differ;
+    return ERR_OK;
+}
+
+static err_code join(const fmt_tape *t, const fmt_tape_key *key, parts *p, cap_value *v, err *e)
+{
+    TRY(join_ranks(t, key, p, v, e));
+    if (key->slot == FMT_TAPE_NO_SLOT || fmt_tape_again(t, p->index[p->first]) < 0) return ERR_OK;
+    err_code rc = join_inserts(t, key, p, v, e);
+    if (rc != ERR_OK) v->tensor.data = NULL;
+    return rc;
+}
+
 err_code cap_joined_get(const fmt_tape *t, const fmt_tape_key *key, cap_value *v, err *e)
 {
     parts p;
-    fmt_tape_record first;
     v->tensor.data = NULL;
     TRY(find_parts(t, key, &p, e));
-    fmt_tape_at(t, p.index[p.first], &first);
-    if (p.n_ranks == 1 || first.place == FMT_PLACE_REPLICATED) TRY(cap_record_get(t, p.index[p.first], v, e));
-    else if (first.place == FMT_PLACE_SHARDED) TRY(join_shards(t, key, &p, v, e));
-    else TRY(sum_parts(t, key, &p, v, e));
-    v->place = first.place;
-    v->n_ranks = p.n_ranks;
-    v->ranks_differ = first.place == FMT_PLACE_REPLICATED ? first_other(t, &p) : 0;
-    return ERR_OK;
+    return join(t, key, &p, v, e);
+}
+
+err_code cap_rank_get(const fmt_tape *t, const fmt_tape_key *key, cap_value *v, err *e)
+{
+    v->tensor.data = NULL;
+    int64_t at = fmt_tape_find(t, key);
+    if (at < 0) return misfit(t, key, "is not recorded", key->rank, e);
+    parts p = { .index = { (size_t)at }, .there = { true }, .n_ranks = 1 };
+    return join(t, key, &p, v, e);
 }

@@ -1,5 +1,6 @@
 /* A value as the model has it, whatever the rank count: shards joined along their axis, partials summed in rank order,
- * replicated copies taken from the lowest recorded rank (and compared: a disagreement is reported, not hidden). */
+ * replicated copies taken from the lowest recorded rank (and compared: a disagreement is reported, not hidden). Where a slot
+ * was inserted into several times in a round, its rows are those of all inserts, in order, and its window is the last one. */
 #ifndef CAPTURE_JOINED_H
 #define CAPTURE_JOINED_H
 
@@ -17,6 +18,8 @@ typedef struct cap_value {
  * the parts do not fit each other, or the tier has no payload. ERR_FORMAT: damaged. ERR_NOMEM. Buffers in *v are reused
  * when large enough: zero it before the first call. After an error v->tensor.data is NULL. */
 MUST_USE err_code cap_joined_get(const fmt_tape *t, const fmt_tape_key *key, cap_value *v, err *e);
+/* What the key's rank alone recorded, whole or its part: of all inserts of a slot. Errors as above. */
+MUST_USE err_code cap_rank_get(const fmt_tape *t, const fmt_tape_key *key, cap_value *v, err *e);
 /* One record as it stands, nothing joined (i: record index). Errors as above. */
 MUST_USE err_code cap_record_get(const fmt_tape *t, size_t i, cap_value *v, err *e);
 void cap_value_fini(cap_value *v);

@@ -5,6 +5,8 @@
 #include "capture/taps.h"
 #include "engine/device.h"
 
+#include <math.h>
+
 enum { PASSES = 3 };
 static const char *const WAYS[CAP_WAYS] = { "untapped", "tapped", "half-tapped" };
 
@@ -154,6 +156,20 @@ static double median(double *v, size_t n)
     return v[n / 2];
 }
 
+/* Rounds differ more than taps cost: each is compared with itself. A standard deviation is 1.4826 of the median distance
+ * from the median, and a median's standard error 1.2533 of a mean's. */
+static err_code compare_ways(const double *tapped, const double *untapped, size_t n, double *extra, double *noise, err *e)
+{
+    double *d = mem_alloc(n + 1, sizeof *d);
+    if (!d) return no_memory(e);
+    for (size_t i = 0; i < n; i++) d[i] = tapped[i] - untapped[i];
+    *extra = median(d, n);
+    for (size_t i = 0; i < n; i++) d[i] = fabs(d[i] - *extra);
+    *noise = n ? 2 * 1.2533 * 1.4826 * median(d, n) / sqrt((double)n) : 0;
+    free(d);
+    return ERR_OK;
+}
+
 static err_code prove(prover *p, const cap_options *o, bool quiet, err *e)
 {
     int32_t n = eng_script_rounds(p->script);
@@ -180,12 +196,14 @@ static err_code prove(prover *p, const cap_options *o, bool quiet, err *e)
     }
     progress_end(&bar);
     if (rc != ERR_OK) return rc;
+    double *const *of = p->by_device ? p->device_us : p->us;
+    TRY(compare_ways(of[CAP_TAPPED], of[CAP_UNTAPPED], (p->by_device ? p->n_device_us : p->n_us)[CAP_TAPPED],
+                     &p->out->extra_us, &p->out->noise_us, e));
     for (int w = 0; w < CAP_WAYS; w++) {
         p->out->round_us[w] = median(p->us[w], p->n_us[w]);
         p->out->device_us[w] = median(p->device_us[w], p->n_device_us[w]);
     }
-    const double *of = p->by_device ? p->out->device_us : p->out->round_us;
-    double rounds = (double)n * PASSES, extra = of[CAP_TAPPED] - of[CAP_UNTAPPED];
+    double rounds = (double)n * PASSES, extra = p->out->extra_us;
     p->out->taps /= rounds;
     p->out->kbytes = (double)eng_shots_cost(p->shots[CAP_TAPPED]).bytes / rounds / 1e3;
     p->out->us_per_tap = p->out->taps > 0 ? extra / p->out->taps : 0;
@@ -212,6 +230,7 @@ err_code cap_prove(eng_engine *g, const eng_script *s, const cap_options *o, boo
 
 err_code cap_proof_print(const cap_proof *p, bool json, err *e)
 {
+    bool seen = p->extra_us > p->noise_us;
     if (!json) {
         printf("%s  %d rounds, %d times each way: %s\n", p->same ? "PASS" : "FAIL", p->rounds, p->passes,
                p->same ? "drafts, confidence and windows have the same bits" : p->difference);
@@ -220,17 +239,24 @@ err_code cap_proof_print(const cap_proof *p, bool json, err *e)
         if (p->device_us[CAP_UNTAPPED] > 0)
             printf("its steps take the device %.1f us untapped, %.1f half-tapped, %.1f tapped, with packing\n",
                    p->device_us[CAP_UNTAPPED], p->device_us[CAP_HALF_TAPPED], p->device_us[CAP_TAPPED]);
-        printf("the difference is %.3f us a tap of %.1f, %.3f us a KB of %.1f\n", p->us_per_tap, p->taps, p->us_per_kb,
-               p->kbytes);
+        if (seen)
+            printf("the difference is %.1f us a round (noise %.1f): %.3f us a tap of %.1f, %.3f us a KB of %.1f\n",
+                   p->extra_us, p->noise_us, p->us_per_tap, p->taps, p->us_per_kb, p->kbytes);
+        else
+            printf("the difference is below the noise: at most %.1f us a round of %.1f taps, %.1f KB (noise %.1f)\n",
+                   fmax(p->extra_us, 0) + p->noise_us, p->taps, p->kbytes, p->noise_us);
         return ERR_OK;
     }
-    json_t *j = json_pack("{s:i, s:s, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:f}",
-                          "schema", 1, "verdict", p->same ? "PASS" : "FAIL", "difference", p->difference, "rounds",
-                          (int)p->rounds, "passes", (int)p->passes, "round_us", "untapped", p->round_us[CAP_UNTAPPED], "half_tapped",
+    json_t *j = json_pack("{s:i, s:s, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:f, s:b, s:o,"
+                          " s:o}", "schema", 1, "verdict", p->same ? "PASS" : "FAIL", "difference", p->difference, "rounds",
+                          (int)p->rounds, "passes", (int)p->passes, "round_us", "untapped", p->round_us[CAP_UNTAPPED],
+                          "half_tapped",
                           p->round_us[CAP_HALF_TAPPED], "tapped", p->round_us[CAP_TAPPED], "device_us", "untapped",
                           p->device_us[CAP_UNTAPPED], "half_tapped", p->device_us[CAP_HALF_TAPPED], "tapped",
                           p->device_us[CAP_TAPPED], "taps", p->taps, "kbytes",
-                          p->kbytes, "us_per_tap", p->us_per_tap, "us_per_kb", p->us_per_kb);
+                          p->kbytes, "extra_us", p->extra_us, "noise_us", p->noise_us, "below_noise", !seen, "us_per_tap",
+                          seen ? json_real(p->us_per_tap) : json_null(), "us_per_kb",
+                          seen ? json_real(p->us_per_kb) : json_null());
     err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "no memory for the report");
     json_decref(j);
     return rc;

@@ -15,7 +15,9 @@ typedef struct cap_proof {
     double device_us[CAP_WAYS];  /* CUDA: median time that they take device 0, from a step's first op until its shot is
                                   * packed, which no answer waits for; else 0 */
     double taps, kbytes;         /* of a tapped round, mean */
-    double us_per_tap, us_per_kb; /* tapped less untapped, shared out: of the device where there is one */
+    double extra_us, noise_us;   /* of a round tapped less the same one untapped, of the device where there is one: the
+                                  * median, and twice its standard error. Not above it, there is no cost to see */
+    double us_per_tap, us_per_kb; /* extra_us shared out */
 } cap_proof;
 
 /* g: opened with cap_retain_level(o) and the script's slots, which are empty afterwards. Nothing is written. ERR_ARG: a bad

@@ -1,5 +1,7 @@
 #include "capture/recorder.h"
 
+#include <unistd.h>
+
 #include "base/clock.h"
 #include "base/mem.h"
 #include "capture/tapes.h"
@@ -423,4 +425,14 @@ err_code cap_recorder_finish(cap_recorder *r, err *e)
     bool only_counted = r->events_only;
     err_code rc = cap_recorder_end(r, NULL, e);
     return only_counted ? ERR_OK : rc;
+}
+
+err_code cap_say_what_is_left(const char *path, err *e)
+{
+    char part[4096];
+    snprintf(part, sizeof part, "%s.part", path);
+    const char *left = access(part, F_OK) == 0 ? part : access(path, F_OK) == 0 ? path : NULL;
+    size_t n = strlen(e->msg);
+    if (left) snprintf(e->msg + n, sizeof e->msg - n, "; what had been written is in %s, see sparktape recover", left);
+    return e->code;
 }

@@ -44,6 +44,9 @@ typedef struct cap_options {
 MUST_USE err_code cap_taps_check(const cli_list *taps, err *e);
 /* The same of conditions; no tape is opened. out: the tape to be written, which no item may name; NULL: not known yet. */
 MUST_USE err_code cap_when_check(const cli_list *when, const char *out, err *e);
+/* ERR_INPUT: t, which a recording is compared with or stored on, is damaged or unfinished: what it has lost would go
+ * unsaid. what: begins the message, "--base a.tape". */
+MUST_USE err_code cap_check_whole(const char *what, const fmt_tape *t, err *e);
 /* Level up to which graph mode must retain values for o: what eng_open wants. */
 eng_level cap_retain_level(const cap_options *o);
 
@@ -116,6 +119,9 @@ void cap_recorder_counts(cap_recorder *r, cap_counts *out);
  * name. Frees r; parts that were not handed over must be dropped before. ERR: the writer failed, now or before (with
  * events_only ERR_OK all the same); the tape is then closed as well as it can be, else .part is left with what it holds. */
 MUST_USE err_code cap_recorder_finish(cap_recorder *r, err *e);
+/* After it failed: e's message goes on to say where what was written of path is, if anything is. Returns e's code. e
+ * is not NULL. */
+err_code cap_say_what_is_left(const char *path, err *e);
 /* The same, with the counts as they are at the end (NULL: not wanted), and ERR also with events_only. */
 MUST_USE err_code cap_recorder_end(cap_recorder *r, cap_counts *counts, err *e);
 /* Frees r and removes .part (of rotated ones only the last); parts as for finish. NULL is a no-op. */

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/keyfile.h"
 #include "base/mem.h"
 #include "formats/sha256.h"
 
@@ -46,12 +47,11 @@ static err_code make_key(const char *path, err *e)
 static err_code read_key(const char *path, bool make, uint8_t key[CAP_KEY_BYTES], err *e)
 {
     uint8_t bytes[CAP_KEY_BYTES + 1];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT && make) {
-        TRY(make_key(path, e));
-        fd = open(path, O_RDONLY | O_CLOEXEC);
-    }
-    if (fd < 0) return failed(path, e);
+    char what[200];
+    int fd;
+    snprintf(what, sizeof what, "--redact %s", path);
+    if (make && access(path, F_OK) != 0 && errno == ENOENT) TRY(make_key(path, e));
+    TRY(keyfile_open(path, what, &fd, e));
     ssize_t n = read(fd, bytes, sizeof bytes);
     err_code rc = n < 0 ? failed(path, e) : ERR_OK;
     close(fd);

@@ -70,12 +70,13 @@ static int64_t find_nth(const fmt_tape *t, int32_t round, int32_t slot, const ch
     return -1;
 }
 
-/* Reads a value and checks dtype and shape; cols 0: one dimension. want_rows 0: any number from 1 on. nth: see
- * find_nth. */
+/* Reads a value and checks dtype and shape; cols 0: one dimension. want_rows 0: any number from 1 on. nth: see find_nth;
+ * WHOLE: what cap_joined_get makes of all of them. */
+enum { WHOLE = -1 };
 static err_code get_input(const cap_rounds *r, const fmt_tape_key *key, int32_t nth, fmt_dtype dtype, int64_t want_rows,
                           int64_t cols, cap_value *v, err *e)
 {
-    int64_t at = nth ? find_nth(r->tape, key->round, key->slot, key->name, nth) : -1;
+    int64_t at = nth != WHOLE ? find_nth(r->tape, key->round, key->slot, key->name, nth) : -1;
     if (at < 0) TRY(cap_joined_get(r->tape, key, v, e));
     else TRY(cap_record_get(r->tape, (size_t)at, v, e));
     const fmt_tensor *t = &v->tensor;
@@ -96,7 +97,7 @@ static err_code get_input(const cap_rounds *r, const fmt_tape_key *key, int32_t 
 static err_code get_ints(const cap_rounds *r, int32_t round, const char *name, int32_t n, int32_t *out, cap_value *v,
                          err *e)
 {
-    TRY(get_input(r, &(fmt_tape_key){ round, FMT_TAPE_NO_SLOT, 0, name }, 0, FMT_DTYPE_I32, n, 0, v, e));
+    TRY(get_input(r, &(fmt_tape_key){ round, FMT_TAPE_NO_SLOT, 0, name }, WHOLE, FMT_DTYPE_I32, n, 0, v, e));
     memcpy(out, v->tensor.data, (size_t)n * sizeof *out);
     return ERR_OK;
 }
@@ -256,7 +257,7 @@ static err_code plan_inserts(cap_rounds *r, int32_t index, int32_t round, const 
 
 static err_code plan_draft(cap_rounds *r, round_plan *p, int32_t index, cap_value *v, err *e)
 {
-    TRY(get_input(r, &(fmt_tape_key){ p->round, FMT_TAPE_NO_SLOT, 0, "draft.slots" }, 0, FMT_DTYPE_I32, 0, 0, v, e));
+    TRY(get_input(r, &(fmt_tape_key){ p->round, FMT_TAPE_NO_SLOT, 0, "draft.slots" }, WHOLE, FMT_DTYPE_I32, 0, 0, v, e));
     if (v->tensor.shape[0] > ENG_BATCH_MAX) {
         char text[80];
         snprintf(text, sizeof text, "draft of %lld slots, wanted 1 to %d", (long long)v->tensor.shape[0], ENG_BATCH_MAX);
@@ -415,9 +416,15 @@ err_code cap_rounds_at(cap_rounds *r, int32_t i, eng_round *out, const bf16 *con
     for (int32_t k = 0; k < p->n_inserts; k++) {
         const insert_plan *in = &r->insert[p->first_insert + (size_t)k];
         if (in->has_taps) TRY(get_rows(r, p->round, in, "taps", (int64_t)c->n_taps * c->dim, &r->taps[k], e));
-        if (in->has_main_x) TRY(get_rows(r, p->round, in, "main_x", c->dim, &r->main_x[k], e));
+        err why = { 0 };
+        err_code rc = in->has_main_x ? get_rows(r, p->round, in, "main_x", c->dim, &r->main_x[k], &why) : ERR_OK;
+        bool spare = rc == ERR_INPUT && in->has_taps; /* a main_x that went wrong can be made again */
+        if (rc != ERR_OK && !spare) {
+            if (e) *e = why;
+            return rc;
+        }
         r->event[k] = (eng_insert_event){ in->slot, in->rows, in->has_taps ? r->taps[k].tensor.data : NULL, in->pos };
-        r->main_x_rows[k] = in->has_main_x ? r->main_x[k].tensor.data : NULL;
+        r->main_x_rows[k] = in->has_main_x && !spare ? r->main_x[k].tensor.data : NULL;
     }
     *out = (eng_round){ .round = p->round, .n_inserts = p->n_inserts, .inserts = r->event,
                         .batch = p->lacks ? 0 : p->batch, .slots = p->slots, .anchors = p->anchors, .pos = p->pos,
@@ -439,8 +446,8 @@ err_code cap_rounds_starts(cap_rounds *r, int32_t i, const cap_start **out, int3
             char name[32];
             cap_value *v = &r->window[a * c->n_stages + k];
             snprintf(name, sizeof name, "s%d.window", k);
-            TRY(get_input(r, &(fmt_tape_key){ p->round, start[a].slot, 0, name }, 0, FMT_DTYPE_BF16, rows, c->head_dim, v,
-                          e));
+            TRY(get_input(r, &(fmt_tape_key){ p->round, start[a].slot, 0, name }, WHOLE, FMT_DTYPE_BF16, rows, c->head_dim,
+                          v, e));
             r->window_rows[a * c->n_stages + k] = v->tensor.data;
         }
     }

@@ -23,8 +23,9 @@ int32_t cap_rounds_count(const cap_rounds *r);
  * when cap_rounds_starts names it. */
 int32_t cap_rounds_slots(const cap_rounds *r);               /* places in all */
 int32_t cap_rounds_dense(const cap_rounds *r, int32_t slot); /* -1: not on the tape */
-/* Reads round i; *out and *main_x (per insert, NULL entries where the tape lacks it) are valid until the next call.
- * taps of an insert are NULL where the tape lacks them. ERR_INPUT: rows of the wrong shape or dtype, or not finite. */
+/* Reads round i; *out and *main_x (per insert, NULL where the tape lacks it, or has taps and it is not finite) are valid
+ * until the next call. taps of an insert are NULL where the tape lacks them. ERR_INPUT: rows of the wrong shape or dtype,
+ * or not finite. */
 MUST_USE err_code cap_rounds_at(cap_rounds *r, int32_t i, eng_round *out, const bf16 *const **main_x, err *e);
 
 /* What a slot must be given before a round's steps. */

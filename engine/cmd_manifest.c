@@ -10,7 +10,7 @@
 typedef struct manifest_options { const char *out; } manifest_options;
 
 static const cli_option MANIFEST_OPTIONS[] = {
-    { "-o", "FILE", "write the manifest here (default: one line on stdout)", CLI_OUT, offsetof(manifest_options, out) },
+    { "-o", "FILE", "write the manifest here (default: one line on stdout)", CLI_NEW, offsetof(manifest_options, out) },
 };
 
 static err_code run_manifest(const cli_command *self, int argc, char **argv, int *exit_status, err *e)

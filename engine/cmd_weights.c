@@ -13,7 +13,7 @@ typedef struct weights_options {
 static const cli_option OPTIONS[] = {
     { "--decode", NULL, "FP4 and FP8 as BF16 [out, in], exact", CLI_FLAG, offsetof(weights_options, decode) },
     { "--rank", "R/N", "what rank R of N holds", CLI_STR, offsetof(weights_options, rank) },
-    { "-o", "FILE", "write a safetensors file instead of a list", CLI_OUT, offsetof(weights_options, out) },
+    { "-o", "FILE", "write a safetensors file instead of a list", CLI_NEW, offsetof(weights_options, out) },
 };
 
 /* "R/N"; NULL is 0/1. */

@@ -146,6 +146,26 @@ json_t *eng_fault_json(const eng_fault *f)
     return j;
 }
 
+err_code eng_fault_of_json(const json_t *j, eng_fault *out, err *e)
+{
+    static const char *const KEYS[] = { "step", "rank", "round", "slot", "row", "index" };
+    enum { KEY_TEXT = 28 };
+    const char *kind = json_string_value(json_object_get(j, "kind")), *op = json_string_value(json_object_get(j, "op"));
+    char text[240], between = ':';
+    int n = snprintf(text, sizeof text, "%.30s@%.30s", kind ? kind : "?", op ? op : "?");
+    for (size_t i = 0; i < COUNT_OF(KEYS); i++) {
+        const json_t *v = json_object_get(j, KEYS[i]);
+        char *at = text + n;
+        long long number = json_integer_value(v); /* eng_fault_json's: of 32 bits, but for the index */
+        if (json_is_string(v)) n += snprintf(at, KEY_TEXT, "%c%s=%.8s", between, KEYS[i], json_string_value(v));
+        else if (json_is_integer(v)) n += snprintf(at, KEY_TEXT, "%c%s=%lld", between, KEYS[i], number);
+        else continue;
+        between = ',';
+    }
+    if (eng_fault_parse(text, out, NULL) == ERR_OK) return ERR_OK;
+    return err_set(e, ERR_INPUT, "injected: found %.120s, wanted a fault that this version can plant", text);
+}
+
 int64_t eng_fault_changed(const eng_fault *f)
 {
     int64_t n = 0;
@@ -415,6 +435,7 @@ static err_code faulty(eng_step *s, const eng_op *op, err *e)
         keep_clean(f, s, op);
         TRY(plant_once(f, s, op, e));
         settle(f, s, op);
+        f->armed_runs++;
     }
     keep_before(f, s, op);
     return ERR_OK;

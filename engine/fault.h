@@ -68,6 +68,8 @@ MUST_USE err_code eng_fault_parse(const char *text, eng_fault *out, err *e);
 /* { "kind", "op", "step", "cause", and of rank, round, slot, row, index those that are given }. New reference; NULL: no
  * memory. */
 json_t *eng_fault_json(const eng_fault *f);
+/* The fault that eng_fault_json wrote. ERR_INPUT: it is none that can be planted. */
+MUST_USE err_code eng_fault_of_json(const json_t *j, eng_fault *out, err *e);
 /* Elements changed so far, all ranks. */
 int64_t eng_fault_changed(const eng_fault *f);
 

@@ -40,7 +40,7 @@ struct eng_fault_run {
     eng_op_fn fn, next_fn;        /* the true implementations of the op, and of the norm after it */
     bool mine;                    /* this rank is to go wrong; when not, a kind that reruns must still do that */
     int32_t entry, entries;       /* chosen batch entries of a draft; all of an insert */
-    int64_t runs;                 /* steps so far that ran the op */
+    int64_t runs, armed_runs;     /* steps so far that ran the op; of them, those in which it was to go wrong */
     eng_extents x_before;         /* of the previous one */
     void *scratch[ENG_OP_INS];    /* room for a changed copy of each input */
     void *input_before;           /* first input of the previous step */

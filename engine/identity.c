@@ -56,6 +56,8 @@ json_t *eng_identity(const eng_weights *w, const eng_options *o)
     return NULL;
 }
 
+const char *eng_build(void) { return SPARKTAPE_VERSION " " SPARKTAPE_REVISION; }
+
 err_code eng_identity_check(const json_t *recorded, const eng_weights *w, err *e)
 {
     char ours[FMT_SHA256_HEX];

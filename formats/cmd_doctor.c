@@ -99,7 +99,7 @@ static err_code run_recover(const cli_command *self, int argc, char **argv, int 
 }
 
 static const cli_option RECOVER_OPTIONS[] = {
-    { "-o", "OUT", "the tape to write", CLI_OUT, offsetof(recover_options, out) },
+    { "-o", "OUT", "the tape to write", CLI_NEW, offsetof(recover_options, out) },
 };
 
 const cli_command CMD_DOCTOR = { "doctor", "TAPE", "reads all of a tape and names every damage (exit 1)", NULL, 0,

@@ -40,11 +40,16 @@ static int warn_of_conditions(const json_t *when)
     int n = 0;
     size_t i;
     const json_t *c;
-    json_array_foreach(json_object_get(when, "conditions"), i, c)
+    json_array_foreach(json_object_get(when, "conditions"), i, c) {
+        int64_t passed_over = json_integer_value(json_object_get(c, "passed_over"));
+        if (passed_over > 0)
+            n += printf("WARNING: the condition %s passed over %" PRId64 " values that it could not compare\n",
+                        json_string_value(json_object_get(c, "when")), passed_over) > 0;
         if (json_integer_value(json_object_get(c, "fired")) == 0)
             n += printf("WARNING: the condition %s never held in %" PRId64 " rounds\n",
                         json_string_value(json_object_get(c, "when")),
                         (int64_t)json_integer_value(json_object_get(when, "judged"))) > 0;
+    }
     return n;
 }
 
@@ -77,8 +82,9 @@ static int print_warnings(const fmt_tape *t)
     const fmt_tape_fault *faults;
     size_t n_faults = fmt_tape_damage(t, &faults);
     int n = 0;
+    if (json_integer_value(json_object_get(s, "rounds")) == 0) armed = 0; /* nothing could fire: that is said below */
     if (armed > 0 && fired == 0) n += printf("WARNING: %" PRId64 " taps were armed and none was seen\n", armed) > 0;
-    else if (json_array_size(never)) {
+    else if (armed > 0 && json_array_size(never)) {
         printf("WARNING: %zu of %" PRId64 " armed taps never fired:", json_array_size(never), armed);
         for (size_t i = 0; i < json_array_size(never) && i < 8; i++) printf(" %s", json_string_value(json_array_get(never,
                                                                                                                     i)));

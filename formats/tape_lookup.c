@@ -58,6 +58,21 @@ int64_t fmt_tape_find(const fmt_tape *t, const fmt_tape_key *key)
     return found;
 }
 
+int64_t fmt_tape_again(const fmt_tape *t, size_t i)
+{
+    fmt_tape_record a, b;
+    size_t first, n;
+    fmt_tape_at(t, i, &a);
+    fmt_tape_round_span(t, a.key.round, &first, &n);
+    for (size_t k = i + 1; k < first + n; k++) {
+        fmt_tape_at(t, k, &b);
+        if (b.key.round == a.key.round && b.key.slot == a.key.slot && b.key.rank == a.key.rank &&
+            strcmp(b.key.name, a.key.name) == 0)
+            return (int64_t)k;
+    }
+    return -1;
+}
+
 static int by_round(const void *a, const void *b)
 {
     const fmt_round_span *x = a, *y = b;

@@ -428,6 +428,11 @@ const json_t *fmt_tape_summary(const fmt_tape *t) { return t->summary; }
 bool fmt_tape_finished(const fmt_tape *t) { return t->end.good; }
 int fmt_tape_minor(const fmt_tape *t) { return t->minor; }
 uint64_t fmt_tape_file_bytes(const fmt_tape *t) { return t->map_bytes; }
+
+void fmt_tape_let_go(const fmt_tape *t)
+{
+    if (t->map) (void)madvise((void *)(uintptr_t)t->map, t->map_bytes, MADV_DONTNEED); /* a mapped file: nothing is lost */
+}
 size_t fmt_tape_count(const fmt_tape *t) { return (size_t)t->index.rows; }
 size_t fmt_tape_event_count(const fmt_tape *t) { return t->n_events; }
 const fmt_tape_end *fmt_tape_end_of(const fmt_tape *t) { return &t->end; }

@@ -55,8 +55,9 @@ static const cli_option OPTIONS[] = {
     { "--dump-flight", "N", "and the N chosen rounds before, from memory; SIGUSR1 asks for them too", CLI_COUNT,
       offsetof(serve_words, dump_flight) },
     { "--dump-redact", "KEYFILE", "replace token ids in dumps by a permutation that only this key tells; made where there "
-      "is none", CLI_STR, offsetof(serve_words, dump_redact) },
-    { "--dump-level", "LEVEL", "how much of them (default: v1)", CLI_STR, offsetof(serve_words, dump_level) },
+      "is none", CLI_IN, offsetof(serve_words, dump_redact) },
+    { "--dump-level", "LEVEL", "which values of a round are dumped: io, v1 or deep, as record --level (default: v1)", CLI_STR,
+      offsetof(serve_words, dump_level) },
     { "--dump-size", "MIB", "begin another tape when one is so long (default: 1024)", CLI_COUNT,
       offsetof(serve_words, dump_size) },
     { "--on-mismatch", "WHAT", "when a dumped round and its eager run differ: count (default) or poison", CLI_STR,

@@ -272,12 +272,30 @@ static err_code expect_turn(const fmt_tape *t, srv_turn *turn, answers *a, err *
                    fmt_tape_path(t), turn->round);
 }
 
+/* A tape of chosen rounds, or of other ones. */
+static err_code check_rounds(const srv_plan *p, const fmt_tape *t, err *e)
+{
+    size_t drafts = 0, missing = 0, first, n;
+    int32_t round = 0;
+    for (int32_t i = 0; i < p->n_parts; i++)
+        for (size_t k = 0; k < p->part[i].n_turns; k++) {
+            if (!p->part[i].turn[k].batch) continue;
+            drafts++;
+            fmt_tape_round_span(t, p->part[i].turn[k].round, &first, &n);
+            if (n == 0 && missing++ == 0) round = p->part[i].turn[k].round;
+        }
+    if (!missing) return ERR_OK;
+    return err_set(e, ERR_INPUT, "--check %s: found no round %d, the first of %zu that it lacks, wanted all %zu that are "
+                   "played", fmt_tape_path(t), round, missing, drafts);
+}
+
 err_code srv_plan_expect(srv_plan *p, const char *tape_path, err *e)
 {
     fmt_tape *t;
     answers a = { 0 };
     TRY(fmt_tape_open(tape_path, &t, e));
     err_code rc = check_ids(t, e);
+    if (rc == ERR_OK) rc = check_rounds(p, t, e);
     for (int32_t i = 0; i < p->n_parts; i++)
         for (size_t k = 0; k < p->part[i].n_turns && rc == ERR_OK; k++)
             if (p->part[i].turn[k].batch) rc = expect_turn(t, &p->part[i].turn[k], &a, e);

@@ -1,13 +1,12 @@
 #include "serve/tls.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/keyfile.h"
 #include "base/mem.h"
 
 enum {
@@ -58,22 +57,13 @@ static err_code parse_key(const char *path, const char *text, size_t n, srv_key 
 static err_code read_key(const char *path, srv_key *k, err *e)
 {
     char text[2 * KEY_BYTES_MAX + 2]; /* room for a newline and one byte too many */
-    struct stat st;
     size_t n = 0;
     ssize_t got = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not make us wait */
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        if (fd >= 0) close(fd);
-        return err_set(e, ERR_INPUT, "%s: cannot read the key: %s", path, strerror(errno));
-    }
+    int fd;
     err_code rc = ERR_OK;
-    if (!S_ISREG(st.st_mode)) rc = err_set(e, ERR_INPUT, "%s: found no regular file, wanted a key file", path);
-    else if (st.st_mode & 077)
-        rc = err_set(e, ERR_INPUT, "%s: found mode %04o, wanted 0600: only its owner may read a key", path,
-                     (unsigned int)(st.st_mode & 07777));
-    else
-        while (n < sizeof text && (got = read(fd, text + n, sizeof text - n)) > 0) n += (size_t)got;
-    if (rc == ERR_OK && got < 0) rc = err_set(e, ERR_INPUT, "%s: cannot read the key: %s", path, strerror(errno));
+    TRY(keyfile_open(path, path, &fd, e));
+    while (n < sizeof text && (got = read(fd, text + n, sizeof text - n)) > 0) n += (size_t)got;
+    if (got < 0) rc = err_set(e, ERR_INPUT, "%s: cannot read the key: %s", path, strerror(errno));
     if (rc == ERR_OK) rc = parse_key(path, text, n, k, e);
     OPENSSL_cleanse(text, sizeof text);
     close(fd);

@@ -12,7 +12,7 @@
 
 typedef struct options {
     bool deep;
-    const char *arm, *out, *script;
+    const char *arm, *out, *script, *tape;
     int64_t tp, count;
     cli_list taps;
 } options;
@@ -22,6 +22,7 @@ static const cli_option OPTIONS[] = {
     { "--arm", "ARM", "a text", CLI_STR, offsetof(options, arm) },
     { "-o", "FILE", "a short name", CLI_OUT, offsetof(options, out) },
     { "--script", "FILE", "an input", CLI_IN, offsetof(options, script) },
+    { "--tape", "FILE", "an output that is not made again", CLI_NEW, offsetof(options, tape) },
     { "--tp", "N", "a number", CLI_INT, offsetof(options, tp) },
     { "--count", "N", "a number from 1 on", CLI_COUNT, offsetof(options, count) },
     { "--tap", "PATTERN", "several", CLI_MULTI, offsetof(options, taps) },
@@ -243,6 +244,34 @@ static void patterns_match_as_globs_do(void **state)
             fail_msg("'%s' and '%s': wanted %d", CASES[i].pattern, CASES[i].name, CASES[i].wanted);
 }
 
+static void a_file_is_only_replaced_by_force(void **state)
+{
+    (void)state;
+    parsed p;
+    touch("old.tape");
+    assert_int_equal(parse(&COMMAND, "m --tape old.tape", &p), ERR_ARG);
+    assert_non_null(strstr(p.e.msg, "--tape: old.tape exists, wanted another name, or --force"));
+    assert_int_equal(parse(&COMMAND, "m --tape old.tape --force", &p), ERR_OK);
+    assert_true(p.common.force);
+    unlink("old.tape");
+    assert_int_equal(parse(&COMMAND, "m --tape old.tape", &p), ERR_OK);
+    cli_command without = COMMAND;
+    without.n_options = 2;
+    assert_int_equal(parse(&without, "m --force", &p), ERR_ARG);
+}
+
+static void a_file_is_given_once(void **state)
+{
+    (void)state;
+    static const char *const TWICE[] = { "m --script a --script b", "m -o a -o a", "m --tape a --tape=b" };
+    parsed p;
+    for (size_t i = 0; i < sizeof TWICE / sizeof TWICE[0]; i++) {
+        assert_int_equal(parse(&COMMAND, TWICE[i], &p), ERR_ARG);
+        assert_non_null(strstr(p.e.msg, "found it twice"));
+    }
+    assert_int_equal(parse(&COMMAND, "m --arm a --arm b", &p), ERR_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +285,8 @@ int main(void)
         cmocka_unit_test(integers_are_whole_decimal_and_in_range),
         cmocka_unit_test(an_output_that_is_an_input_is_refused),
         cmocka_unit_test(patterns_match_as_globs_do),
+        cmocka_unit_test(a_file_is_only_replaced_by_force),
+        cmocka_unit_test(a_file_is_given_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,67 @@ static void an_imported_value_has_no_rank(void **state)
     fmt_tape_close(t);
 }
 
+/* Rows of a slot as an insert of two ranks leaves them: main_x whole on both, main_kv cut, the window after it. */
+static void put_insert(fmt_tape_writer *w, int32_t rows, float first, const float window[8])
+{
+    float x[32];
+    for (int i = 0; i < 32; i++) x[i] = first + (float)i;
+    for (int32_t rank = 0; rank < 2; rank++) {
+        const fmt_tensor whole = fmt_tensor_make(FMT_DTYPE_F32, x, 2, (const int64_t[]){ rows, 4 });
+        const fmt_tensor half = fmt_tensor_make(FMT_DTYPE_F32, x + 2 * rank, 2, (const int64_t[]){ rows, 2 }); /* 0 1, 2 3 | 2 3, 4 5 */
+        const fmt_tensor ring = fmt_tensor_make(FMT_DTYPE_F32, window, 2, S2x4);
+        OK(fmt_tape_put(w, &(fmt_tape_key){ 3, 7, rank, "main_x" }, &whole, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR, e));
+        OK(fmt_tape_put(w, &(fmt_tape_key){ 3, 7, rank, "half" }, &half, FMT_PLACE_SHARDED, 1, 2, FMT_TIER_TENSOR, e));
+        OK(fmt_tape_put(w, &(fmt_tape_key){ 3, 7, rank, "s0.window" }, &ring, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR, e));
+    }
+}
+
+static void inserts_of_a_slot_in_one_round_are_one_value_of_all_their_rows(void **state)
+{
+    const float early[8] = { 1 }, late[8] = { 2 };
+    const float whole[] = { 0, 1, 2, 3, 4, 5, 6, 7, 100, 101, 102, 103 }, half[] = { 0, 1, 2, 3, 2, 3, 4, 5, 100, 101, 102, 103 };
+    (void)state;
+    fmt_tape_writer *w = tape_begin("inserts.tape", NULL);
+    put_insert(w, 2, 0, early);
+    tape_put_ints(w, 3, 8, "main_x", 1, (const int32_t[]){ 5 }); /* another slot's, between */
+    put_insert(w, 1, 100, late);
+    tape_put_ints(w, 4, 7, "main_x", 1, (const int32_t[]){ 6 }); /* another round's */
+    fmt_tape *t = tape_end(w, "inserts.tape");
+    cap_value v = { 0 };
+    OK(cap_joined_get(t, &(fmt_tape_key){ 3, 7, 0, "main_x" }, &v, e));
+    assert_int_equal(v.tensor.shape[0], 3);
+    assert_int_equal(v.tensor.shape[1], 4);
+    assert_memory_equal(v.tensor.data, whole, sizeof whole);
+    assert_int_equal(v.ranks_differ, 0);
+    OK(cap_joined_get(t, &(fmt_tape_key){ 3, 7, 0, "half" }, &v, e));
+    assert_int_equal(v.tensor.shape[0], 3);
+    assert_memory_equal(v.tensor.data, half, sizeof half);
+    OK(cap_joined_get(t, &(fmt_tape_key){ 3, 7, 0, "s0.window" }, &v, e));
+    assert_int_equal(v.tensor.shape[0], 2);
+    assert_memory_equal(v.tensor.data, late, sizeof late);
+    OK(cap_joined_get(t, &(fmt_tape_key){ 4, 7, 0, "main_x" }, &v, e));
+    assert_int_equal(v.tensor.shape[0], 1);
+    assert_int_equal(fmt_tape_again(t, 0), 7);
+    assert_int_equal(fmt_tape_again(t, 7), -1);
+    cap_value_fini(&v);
+    fmt_tape_close(t);
+}
+
+static void inserts_that_do_not_fit_each_other_are_refused(void **state)
+{
+    const float x[8] = { 0 };
+    (void)state;
+    fmt_tape_writer *w = tape_begin("misfit.tape", NULL);
+    tape_put(w, 0, 1, 0, "main_x", FMT_DTYPE_F32, x, 2, S2x4);
+    tape_put(w, 0, 1, 0, "main_x", FMT_DTYPE_F32, x, 2, (const int64_t[]){ 4, 2 });
+    fmt_tape *t = tape_end(w, "misfit.tape");
+    cap_value v = { 0 };
+    REFUSED(cap_joined_get(t, &(fmt_tape_key){ 0, 1, 0, "main_x" }, &v, e), ERR_INPUT, "do not fit each other");
+    assert_null(v.tensor.data);
+    cap_value_fini(&v);
+    fmt_tape_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +207,8 @@ int main(void)
         cmocka_unit_test(replicated_copies_that_differ_are_reported),
         cmocka_unit_test(what_cannot_be_joined_is_refused_by_name),
         cmocka_unit_test(an_imported_value_has_no_rank),
+        cmocka_unit_test(inserts_of_a_slot_in_one_round_are_one_value_of_all_their_rows),
+        cmocka_unit_test(inserts_that_do_not_fit_each_other_are_refused),
     };
     return cmocka_run_group_tests(tests, enter_folder, NULL);
 }

@@ -17,6 +17,7 @@ static void write_key(const char *path, int first, size_t bytes)
     assert_non_null(f);
     for (size_t i = 0; i < bytes; i++) fputc((first + 37 * (int)i) & 0xff, f);
     assert_int_equal(fclose(f), 0);
+    assert_int_equal(chmod(path, 0600), 0);
 }
 
 static cap_redact *open_key(const char *path, int32_t vocab)
@@ -145,7 +146,14 @@ static void a_file_that_is_no_key_is_refused(void **state)
     assert_null(r);
     REFUSED(cap_redact_open("long.key", true, 600, &r, e), ERR_INPUT, "more than 32");
     REFUSED(cap_redact_open("none/x.key", true, 600, &r, e), ERR_IO, "none/x.key");
-    REFUSED(cap_redact_open("none.key", false, 600, &r, e), ERR_IO, "none.key");
+    REFUSED(cap_redact_open("none.key", false, 600, &r, e), ERR_INPUT, "none.key");
+    REFUSED(cap_redact_open(".", true, 600, &r, e), ERR_INPUT, "no regular file");
+    assert_int_equal(mkfifo("fifo.key", 0600), 0);
+    REFUSED(cap_redact_open("fifo.key", true, 600, &r, e), ERR_INPUT, "no regular file");
+    unlink("fifo.key");
+    write_key("open.key", 0, CAP_KEY_BYTES);
+    assert_int_equal(chmod("open.key", 0644), 0);
+    REFUSED(cap_redact_open("open.key", true, 600, &r, e), ERR_INPUT, "open.key: found mode 0644, wanted 0600");
     assert_int_equal(access("none.key", F_OK), -1);
 }
 
