@@ -1,6 +1,7 @@
 #include "replay/accept.h"
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "capture/redact.h"
 
@@ -65,11 +66,13 @@ static err_code run_arm(const fmt_tape *t, const eng_weights *w, const rpl_accep
     if (rc == ERR_OK) rc = rpl_feed_restore(j.feed, j.engine, &a->restored, &j.restore, e);
     snprintf(what, sizeof what, "%s, windows %c", run->arm->arm->name, run->windows);
     progress_begin(&p, what, rc == ERR_OK ? (uint64_t)rpl_feed_count(j.feed) : 0, o->quiet);
-    for (int32_t i = 0; rc == ERR_OK && i < rpl_feed_count(j.feed); i++) {
+    for (int32_t i = 0; rc == ERR_OK && i < rpl_feed_count(j.feed) && !interrupt_seen(); i++) {
         rc = run_round(&j, i, e);
+        run->n_rounds += i % o->n_shards == o->shard - 1;
         progress_add(&p, 1);
     }
     progress_end(&p);
+    run->n_reached = j.block;
     rpl_restore_close(j.restore);
     eng_close(j.engine);
     rpl_feed_close(j.feed);
@@ -97,6 +100,7 @@ static err_code make_runs(const rpl_accept_options *o, bool all_taps, bool all_m
         if (!run->drafts || !run->p) return err_set(e, ERR_NOMEM, "accept: no memory for %zu blocks", n);
         for (size_t i = 0; i < n * ENG_BLOCK_MAX; i++) run->drafts[i] = -1;
     }
+    a->run[0].n_reached = n;
     for (size_t k = 0; k < n; k++)
         if (a->block[k].has_drafts)
             memcpy(a->run[0].drafts + k * ENG_BLOCK_MAX, a->block[k].drafts, sizeof a->block[k].drafts);
@@ -114,8 +118,14 @@ err_code rpl_accept_tape(const fmt_tape *t, const eng_weights *w, const rpl_acce
     err_code rc = rpl_accept_blocks(t, rounds, o, out, &all_taps, &all_main_x, e);
     cap_rounds_close(rounds);
     if (rc == ERR_OK) rc = make_runs(o, all_taps, all_main_x, out, e);
-    for (int32_t r = 1; rc == ERR_OK && r < out->n_runs; r++)
-        if (!out->run[r].missing[0]) rc = run_arm(t, w, o, out, &out->run[r], e);
+    out->n_rounds = out->n_rounds_wanted;
+    for (int32_t r = 1; rc == ERR_OK && r < out->n_runs && out->n_rounds_wanted; r++) {
+        rpl_accept_run *run = &out->run[r];
+        if (run->missing[0]) continue;
+        rc = run_arm(t, w, o, out, run, e);
+        if (run->n_rounds < out->n_rounds) out->n_rounds = run->n_rounds;
+    }
+    out->interrupted = interrupt_seen();
     if (rc == ERR_OK) rc = rpl_accept_probabilities(t, eng_weights_config(w), out, e);
     if (rc == ERR_OK) rpl_accept_sum(out);
     return rc;

@@ -21,6 +21,7 @@
 
 #include "capture/rounds.h"
 #include "engine/engine.h"
+#include "replay/coverage.h"
 #include "replay/feed.h"
 
 /* One drafted slot of a round. */
@@ -38,6 +39,9 @@ typedef struct rpl_block {
 
 /* A mean over blocks; error: its standard error, NaN with fewer than 2. */
 typedef struct rpl_mean { int64_t n; double mean, error; } rpl_mean;
+typedef struct rpl_moments { int64_t n; double sum, squares; } rpl_moments;
+void rpl_moments_add(rpl_moments *m, double v); /* NaN: nothing to add */
+rpl_mean rpl_moments_mean(const rpl_moments *m);
 
 /* An arm in one kind of windows, or what was recorded. */
 typedef struct rpl_accept_run {
@@ -45,6 +49,8 @@ typedef struct rpl_accept_run {
     char windows;             /* 'A' captured main_x, 'B' main_x from taps; 0 recorded */
     char missing[64];         /* what the tape lacks for it; "": it ran */
     int32_t *drafts;          /* [n_blocks, ENG_BLOCK_MAX]; -1: not drafted */
+    size_t n_reached;         /* blocks from the first on that the run came to, and that its sums are of */
+    int32_t n_rounds;         /* of this part, that it ran */
     double *p;                /* [n_blocks] sums of p_target, NaN: not to be had */
     int64_t n_blocks, n_exact, n_tokens, n_tokens_equal; /* against the recorded drafts */
     rpl_mean accepted, p_target;
@@ -58,6 +64,8 @@ typedef struct rpl_acceptance {
     int32_t n_runs;
     int32_t control;          /* arm */
     int64_t n_mine, n_determined;
+    int32_t n_rounds, n_rounds_wanted, n_rounds_all; /* that every run ran; that they were to; of all parts */
+    bool interrupted;
     int64_t n_short;          /* blocks of which fewer drafts were taken than were the target's tokens */
     int64_t n_target_logits;  /* rows of inserts with the target's logits */
     rpl_replay_report restored; /* of the last run */
@@ -71,7 +79,8 @@ typedef struct rpl_accept_options {
     bool quiet;
 } rpl_accept_options;
 
-/* Runs every arm over t's rounds, free from the first row on, in windows A and B. *out, zeroed before, is to be freed with
+/* Runs every arm over t's rounds, free from the first row on, in windows A and B; after an interrupt (base/interrupt.h) the
+ * rest is left out. *out, zeroed before, is to be freed with
  * rpl_acceptance_fini whatever happens. ERR_INPUT: redacted, no inputs to run; ERR_FORMAT, ERR_NOMEM, ERR_DEVICE. */
 MUST_USE err_code rpl_accept_tape(const fmt_tape *t, const eng_weights *w, const rpl_accept_options *o, rpl_acceptance *out,
                                   err *e);
@@ -80,10 +89,13 @@ MUST_USE err_code rpl_accept_tape(const fmt_tape *t, const eng_weights *w, const
 typedef struct rpl_accept_report {
     const rpl_acceptance *a;
     const char *tape, *model;
-    int32_t shard, n_shards;
+    rpl_coverage coverage;
 } rpl_accept_report;
+/* "PASS" (it has run: there is no more to pass), "PARTIAL" or "EMPTY" (replay/coverage.h), "FAIL" (nothing to run). */
+const char *rpl_accept_verdict(const rpl_accept_report *r);
 void rpl_accept_print(const rpl_accept_report *r);
 json_t *rpl_accept_json(const rpl_accept_report *r); /* new reference; NULL: no memory */
+json_t *rpl_mean_json(const rpl_mean *m);            /* null: of nothing */
 
 /* ---- between accept.c and accept_target.c ---- */
 /* Fills a->block from the rounds of t: what was drafted, what the target took, its tokens. *all_taps, *all_main_x: every
@@ -93,5 +105,7 @@ MUST_USE err_code rpl_accept_blocks(const fmt_tape *t, cap_rounds *rounds, const
 /* After the runs: probabilities of the target, and the sums of each run. */
 MUST_USE err_code rpl_accept_probabilities(const fmt_tape *t, const eng_config *c, rpl_acceptance *a, err *e);
 void rpl_accept_sum(rpl_acceptance *a);
+/* Leading drafts that are the target's tokens. */
+int32_t rpl_accept_leading(const rpl_block *b, const int32_t *drafts);
 
 #endif

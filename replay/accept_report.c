@@ -46,13 +46,22 @@ static void print_run(const rpl_acceptance *a, const rpl_accept_run *r)
     printf("\n");
 }
 
+const char *rpl_accept_verdict(const rpl_accept_report *r)
+{
+    return rpl_coverage_verdict(&r->coverage, r->a->n_rounds_all ? "PASS" : NULL);
+}
+
 void rpl_accept_print(const rpl_accept_report *r)
 {
     const rpl_acceptance *a = r->a;
     char name[96];
+    const char *verdict = rpl_accept_verdict(r);
+    if (strcmp(verdict, "PASS") != 0) printf("%s  ", verdict);
     printf("%s: %" PRId64 " blocks", r->tape, a->n_mine);
-    if (r->n_shards > 1) printf(" (part %d of %d)", r->shard, r->n_shards);
+    if (r->coverage.n_shards > 1) printf(" (part %d of %d)", r->coverage.shard, r->coverage.n_shards);
     printf(", %" PRId64 " with the target's own tokens for all their drafts\n", a->n_determined);
+    rpl_coverage_print(&r->coverage);
+    if (rpl_coverage_empty(&r->coverage)) return;
     printf("%-30s %s %8s %17s %17s", "arm", "w", "exact", "accepted", "against control");
     if (a->n_target_logits) printf(" %17s %17s", "temperature 1", "against control");
     printf("\n");
@@ -72,14 +81,57 @@ void rpl_accept_print(const rpl_accept_report *r)
 
 /* ---- JSON ---- */
 
-static json_t *mean_json(const rpl_mean *m)
+json_t *rpl_mean_json(const rpl_mean *m)
 {
     if (m->n == 0) return json_null();
     return json_pack("{s:I, s:o, s:o}", "n", (json_int_t)m->n, "mean", fmt_json_real(m->mean), "error",
                      fmt_json_real(m->error));
 }
 
-static json_t *run_json(const rpl_accept_run *r)
+/* Determined blocks of this part that run r reached: those that the means are of. */
+static bool counts(const rpl_acceptance *a, const rpl_accept_run *r, size_t k)
+{
+    return a->block[k].mine && a->block[k].determined && !r->missing[0] && k < r->n_reached;
+}
+
+/* How many blocks had their 1st, 2nd, ... draft accepted. */
+static json_t *accepted_at_json(const rpl_acceptance *a, const rpl_accept_run *r)
+{
+    json_int_t n[ENG_BLOCK_MAX] = { 0 };
+    int32_t most = 0;
+    json_t *list = json_array();
+    for (size_t k = 0; k < a->n_blocks; k++) {
+        if (!counts(a, r, k)) continue;
+        if (a->block[k].n_out > most) most = a->block[k].n_out;
+        for (int32_t i = rpl_accept_leading(&a->block[k], r->drafts + k * ENG_BLOCK_MAX); i > 0; i--) n[i - 1]++;
+    }
+    for (int32_t i = 0; i < most; i++) json_array_append_new(list, json_integer(n[i]));
+    return list;
+}
+
+/* What the means are made of, so that those of several parts can be made again: of each determined block the accepted
+ * length, and the sum of p_target, of every run; null where the run did not come to it. */
+static json_t *blocks_json(const rpl_acceptance *a)
+{
+    json_t *list = json_array();
+    for (size_t k = 0; k < a->n_blocks; k++) {
+        const rpl_block *b = &a->block[k];
+        if (!b->mine || !b->determined) continue;
+        json_t *accepted = json_array(), *p = json_array();
+        for (int32_t i = 0; i < a->n_runs; i++) {
+            const rpl_accept_run *r = &a->run[i];
+            bool reached = counts(a, r, k);
+            json_array_append_new(accepted, reached ? json_integer(rpl_accept_leading(b, r->drafts + k * ENG_BLOCK_MAX))
+                                                    : json_null());
+            json_array_append_new(p, reached && !isnan(r->p[k]) ? json_real(r->p[k]) : json_null());
+        }
+        json_array_append_new(list, json_pack("{s:i, s:i, s:o, s:o}", "round", (int)b->round, "slot", (int)b->slot,
+                                              "accepted", accepted, "p_target", p));
+    }
+    return list;
+}
+
+static json_t *run_json(const rpl_acceptance *a, const rpl_accept_run *r)
 {
     char name[96], windows[2] = { r->windows, 0 };
     json_t *o = json_pack("{s:s, s:s, s:s?}", "arm", arm_name(r), "run", run_name(r, name), "windows",
@@ -92,10 +144,11 @@ static json_t *run_json(const rpl_accept_run *r)
     json_object_set_new(o, "blocks_exact", json_integer(r->n_exact));
     json_object_set_new(o, "tokens", json_integer(r->n_tokens));
     json_object_set_new(o, "tokens_equal", json_integer(r->n_tokens_equal));
-    json_object_set_new(o, "accepted", mean_json(&r->accepted));
-    json_object_set_new(o, "versus_control", mean_json(&r->versus));
-    json_object_set_new(o, "p_target", mean_json(&r->p_target));
-    json_object_set_new(o, "p_target_versus_control", mean_json(&r->p_versus));
+    json_object_set_new(o, "accepted", rpl_mean_json(&r->accepted));
+    json_object_set_new(o, "accepted_at", accepted_at_json(a, r));
+    json_object_set_new(o, "versus_control", rpl_mean_json(&r->versus));
+    json_object_set_new(o, "p_target", rpl_mean_json(&r->p_target));
+    json_object_set_new(o, "p_target_versus_control", rpl_mean_json(&r->p_versus));
     return o;
 }
 
@@ -103,12 +156,17 @@ json_t *rpl_accept_json(const rpl_accept_report *r)
 {
     const rpl_acceptance *a = r->a;
     json_t *runs = json_array();
-    for (int32_t i = 0; i < a->n_runs; i++) json_array_append_new(runs, run_json(&a->run[i]));
-    json_t *o = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:i, s:o}", "schema", 1, "tape", r->tape, "model",
+    for (int32_t i = 0; i < a->n_runs; i++) json_array_append_new(runs, run_json(a, &a->run[i]));
+    json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:i, s:o}", "schema", 1, "verdict",
+                          rpl_accept_verdict(r), "tape", r->tape, "model",
                           r->model, "blocks", (json_int_t)a->n_mine, "determined", (json_int_t)a->n_determined, "short",
                           (json_int_t)a->n_short, "target_logits", (json_int_t)a->n_target_logits, "control",
                           arm_name(&a->run[1 + 2 * a->control]), "rounds_left_out", (int)a->restored.rounds_left_out,
                           "runs", runs);
-    if (o && r->n_shards > 1) json_object_set_new(o, "shard", json_pack("[i,i]", (int)r->shard, (int)r->n_shards));
-    return o;
+    if (o && (json_object_set_new(o, "type", json_string("acceptance")) != 0 ||
+              json_object_set_new(o, "block_list", blocks_json(a)) != 0)) {
+        json_decref(o);
+        return NULL;
+    }
+    return rpl_coverage_json(&r->coverage, o);
 }

@@ -114,6 +114,9 @@ err_code rpl_accept_blocks(const fmt_tape *t, cap_rounds *rounds, const rpl_acce
     for (int32_t i = 0; rc == ERR_OK && i < cap_rounds_count(rounds); i++) {
         eng_round r;
         const bf16 *const *main_x;
+        bool mine = i % o->n_shards == o->shard - 1;
+        a->n_rounds_all++;
+        a->n_rounds_wanted += mine;
         rc = cap_rounds_at(rounds, i, &r, &main_x, e);
         for (int32_t k = 0; rc == ERR_OK && k < r.n_inserts; k++) {
             const eng_insert_event *in = &r.inserts[k];
@@ -127,7 +130,7 @@ err_code rpl_accept_blocks(const fmt_tape *t, cap_rounds *rounds, const rpl_acce
             *all_taps = *all_taps && in->taps;
             *all_main_x = *all_main_x && main_x[k];
         }
-        if (rc == ERR_OK && r.batch) rc = add_blocks(&r, i % o->n_shards == o->shard - 1, &f, a, e);
+        if (rc == ERR_OK && r.batch) rc = add_blocks(&r, mine, &f, a, e);
         if (rc == ERR_OK && r.batch) rc = read_drafts(t, &r, &v, a, e);
     }
     free(f.item);
@@ -138,8 +141,7 @@ err_code rpl_accept_blocks(const fmt_tape *t, cap_rounds *rounds, const rpl_acce
 
 /* ---- probabilities ---- */
 
-/* Leading drafts that are the target's tokens. */
-static int32_t leading(const rpl_block *b, const int32_t *drafts)
+int32_t rpl_accept_leading(const rpl_block *b, const int32_t *drafts)
 {
     int32_t n = 0;
     while (n < b->n_target && drafts[n] == b->target[n]) n++;
@@ -167,7 +169,7 @@ static void add_row(rpl_acceptance *a, int32_t slot, int32_t pos, const float *l
         for (int32_t r = 0; r < a->n_runs; r++) {
             rpl_accept_run *run = &a->run[r];
             const int32_t *drafts = run->drafts + k * ENG_BLOCK_MAX;
-            if (!run->missing[0] && leading(b, drafts) >= i) run->p[k] += probability(logits, vocab, drafts[i]);
+            if (!run->missing[0] && rpl_accept_leading(b, drafts) >= i) run->p[k] += probability(logits, vocab, drafts[i]);
         }
     }
 }
@@ -210,9 +212,7 @@ err_code rpl_accept_probabilities(const fmt_tape *t, const eng_config *c, rpl_ac
 
 /* ---- sums ---- */
 
-typedef struct moments { int64_t n; double sum, squares; } moments;
-
-static void add_to(moments *m, double v)
+void rpl_moments_add(rpl_moments *m, double v)
 {
     if (isnan(v)) return;
     m->n++;
@@ -220,7 +220,7 @@ static void add_to(moments *m, double v)
     m->squares += v * v;
 }
 
-static rpl_mean mean_of(const moments *m)
+rpl_mean rpl_moments_mean(const rpl_moments *m)
 {
     rpl_mean r = { m->n, m->n ? m->sum / (double)m->n : NAN, NAN };
     if (m->n < 2) return r;
@@ -238,9 +238,9 @@ static const rpl_accept_run *control_of(const rpl_acceptance *a, const rpl_accep
 
 static void sum_run(const rpl_acceptance *a, rpl_accept_run *run)
 {
-    moments accepted = { 0 }, p = { 0 }, versus = { 0 }, p_versus = { 0 };
+    rpl_moments accepted = { 0 }, p = { 0 }, versus = { 0 }, p_versus = { 0 };
     const rpl_accept_run *control = control_of(a, run);
-    for (size_t k = 0; k < a->n_blocks; k++) {
+    for (size_t k = 0; k < run->n_reached; k++) {
         const rpl_block *b = &a->block[k];
         const int32_t *drafts = run->drafts + k * ENG_BLOCK_MAX;
         if (!b->mine || !b->has_drafts) continue;
@@ -251,17 +251,17 @@ static void sum_run(const rpl_acceptance *a, rpl_accept_run *run)
         run->n_tokens += b->n_out;
         run->n_tokens_equal += same;
         if (!b->determined) continue;
-        int32_t n = leading(b, drafts);
-        add_to(&accepted, n);
-        add_to(&p, run->p[k]);
-        if (!control) continue;
-        add_to(&versus, n - leading(b, control->drafts + k * ENG_BLOCK_MAX));
-        add_to(&p_versus, run->p[k] - control->p[k]);
+        int32_t n = rpl_accept_leading(b, drafts);
+        rpl_moments_add(&accepted, n);
+        rpl_moments_add(&p, run->p[k]);
+        if (!control || k >= control->n_reached) continue;
+        rpl_moments_add(&versus, n - rpl_accept_leading(b, control->drafts + k * ENG_BLOCK_MAX));
+        rpl_moments_add(&p_versus, run->p[k] - control->p[k]);
     }
-    run->accepted = mean_of(&accepted);
-    run->p_target = mean_of(&p);
-    run->versus = mean_of(&versus);
-    run->p_versus = mean_of(&p_versus);
+    run->accepted = rpl_moments_mean(&accepted);
+    run->p_target = rpl_moments_mean(&p);
+    run->versus = rpl_moments_mean(&versus);
+    run->p_versus = rpl_moments_mean(&p_versus);
 }
 
 void rpl_accept_sum(rpl_acceptance *a)

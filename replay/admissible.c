@@ -120,10 +120,10 @@ static place token_place(const basis *b, int32_t id, int64_t row)
 static place place_of(const basis *b, const void *got, int64_t i, double scale)
 {
     const fmt_dtype dtype = b->v->recorded.dtype;
-    place p = { krn_span_point(rpl_element(b->v->computed.dtype, b->v->computed.data, i)), (double)INFINITY };
-    if (b->sight == RPL_SIGHT_KNOWN) return p;
+    if (b->sight == RPL_SIGHT_KNOWN)
+        return (place){ krn_span_point(rpl_element(b->v->computed.dtype, b->v->computed.data, i)), (double)INFINITY };
     if (is_tokens(b->v)) return token_place(b, *(const int32_t *)got, i);
-    p.span = b->span[i];
+    place p = { .span = b->span[i] };
     if (b->sight == RPL_SIGHT_CODES) p.distance = rpl_group_distance(*(const bf16 *)got, p.span, scale);
     else p.distance = krn_span_distance(p.span, preimage(dtype, got, 0));
     return p;
@@ -186,6 +186,7 @@ static int64_t mark(const rpl_forced_value *v, bool all, uint8_t *need, int64_t 
     const uint32_t bytes = fmt_dtype_bytes(v->recorded.dtype);
     int64_t count = 0;
     if (all) memset(need, 1, (size_t)n);
+    else if (memcmp(v->computed.data, v->recorded.data, (size_t)n * bytes) == 0) return 0; /* need is not looked at then */
     else if (bytes == 2) {
         const uint16_t *a = v->computed.data, *b = v->recorded.data;
         for (int64_t i = 0; i < n; i++) count += need[i] = a[i] != b[i];
@@ -211,14 +212,18 @@ static void judge_differing(const basis *b, const uint8_t *need, rpl_verdict *ou
 {
     const rpl_forced_value *v = b->v;
     rpl_group_scale s = { 0 };
-    for (int64_t i = 0; i < out->n; i++) {
-        if (b->sight == RPL_SIGHT_CODES && i % GROUP == 0 && memchr(need + i, 1, GROUP)) {
-            s = rpl_group_scale_of(element_at(&v->recorded, i), b->span + i);
+    int64_t group = -1, n_judged = 0; /* group: the one that s is of */
+    if (classes) memset(classes, RPL_EQUAL, (size_t)out->n);
+    for (const uint8_t *at = need; (at = memchr(at, 1, (size_t)(need + out->n - at))) != NULL; at++, n_judged++) {
+        const int64_t i = at - need;
+        if (b->sight == RPL_SIGHT_CODES && i / GROUP != group) {
+            group = i / GROUP;
+            s = rpl_group_scale_of(element_at(&v->recorded, group * GROUP), b->span + group * GROUP);
             out->n_events += s.stepped;
         }
-        if (need[i]) judge_element(b, i, s.scale, out, classes);
-        else add(out, classes, RPL_EQUAL, i);
+        judge_element(b, i, s.scale, out, classes);
     }
+    out->n_equal += out->n - n_judged;
 }
 
 /* What v is judged by, and in j->need the elements that have to be. */

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 
 static const double NAMED_FROM = 0.9;
+static const char UNTOLD[] = "wrong function, unstable or unwritten"; /* which one tape does not tell */
 
 /* ---- weighing a guess ---- */
 
@@ -33,10 +34,12 @@ static bool spoils(const rpl_trial *t, const void *guess, int64_t i)
     return !(fabs(got - would) <= 2 * off + t->scale[i / t->cols] / 128);
 }
 
-static void offer(rpl_trial *t, double share, eng_cause cause, const char *format, va_list args)
+/* exact: elements that the guess gives to the bit, of all; between guesses that explain as much it decides. */
+static void offer(rpl_trial *t, double share, int64_t exact, eng_cause cause, const char *format, va_list args)
 {
     char what[96];
-    if (share < t->best->share + 0.002) return;
+    if (share < t->best->share - 0.002 || (share < t->best->share + 0.002 && exact <= t->best_exact)) return;
+    t->best_exact = exact;
     vsnprintf(what, sizeof what, format, args);
     t->best->cause = cause;
     t->best->share = share;
@@ -48,25 +51,35 @@ void rpl_trial_offer(rpl_trial *t, double share, eng_cause cause, const char *fo
 {
     va_list args;
     va_start(args, format);
-    offer(t, share, cause, format, args);
+    offer(t, share, 0, cause, format, args);
     va_end(args);
 }
 
-static double share_of(const rpl_trial *t, const void *guess)
+static double share_of(const rpl_trial *t, const void *guess, int64_t *exact)
 {
+    const fmt_tensor *r = &t->v->recorded;
     int64_t given = 0, spoilt = 0;
+    *exact = 0;
     for (int64_t i = 0; i < t->n; i++) {
         if (t->classes[i] == RPL_ILLEGAL) given += gives(t, guess, i);
         else spoilt += spoils(t, guess, i);
+        *exact += rpl_element_bits(r->dtype, guess, i) == rpl_element_bits(r->dtype, r->data, i);
     }
     return (double)(given - spoilt) / (double)t->n_illegal;
+}
+
+static void weigh(rpl_trial *t, const void *guess, eng_cause cause, const char *format, va_list args)
+{
+    int64_t exact;
+    double share = share_of(t, guess, &exact);
+    offer(t, share, exact, cause, format, args);
 }
 
 void rpl_trial_weigh(rpl_trial *t, const void *guess, eng_cause cause, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    offer(t, share_of(t, guess), cause, format, args);
+    weigh(t, guess, cause, format, args);
     va_end(args);
 }
 
@@ -75,7 +88,7 @@ static err_code run_rest(rpl_trial *t, int32_t k, eng_cause cause, err *e, const
     err_code rc = ERR_OK;
     for (; rc == ERR_OK && k < t->v->group->n_ops; k++)
         rc = eng_bench_run(t->v->bench, t->v->group->op[k], t->v->group->op[k], e);
-    if (rc == ERR_OK) offer(t, share_of(t, eng_bench_value(t->v->bench, t->v->value)), cause, format, args);
+    if (rc == ERR_OK) weigh(t, eng_bench_value(t->v->bench, t->v->value), cause, format, args);
     rpl_trial_restore(t, NULL);
     return rc;
 }
@@ -119,16 +132,17 @@ static void describe(rpl_trial *t)
         n_nan += isnan(rpl_element(r->dtype, r->data, i));
         n_down += got + 1 == exact;
     }
+    char more[48] = "";
+    if (n_nan) snprintf(more, sizeof more, ", %lld NaN", (long long)n_nan);
+    else if (n_down == t->n_illegal && r->dtype == FMT_DTYPE_BF16)
+        snprintf(more, sizeof more, ", all one ulp towards 0: cut off");
     t->best->cause = ENG_CAUSE_FUNCTION;
     t->best->share = 0;
-    int at = snprintf(t->best->text, sizeof t->best->text, "%s: %lld of %lld rows (%lld to %lld), %lld of %lld columns "
-                      "(%lld to %lld)", eng_cause_name(ENG_CAUSE_FUNCTION), (long long)t->n_bad_rows, (long long)t->rows,
-                      (long long)t->first_bad, (long long)t->last_bad, (long long)n_cols, (long long)t->cols,
-                      (long long)first, (long long)last);
-    size_t left = sizeof t->best->text - (size_t)at;
-    if (n_nan) snprintf(t->best->text + at, left, ", %lld NaN", (long long)n_nan);
-    else if (n_down == t->n_illegal && r->dtype == FMT_DTYPE_BF16)
-        snprintf(t->best->text + at, left, ", all one ulp towards 0: cut off");
+    bool told = t->shown != RPL_SHOWN_NOTHING;
+    snprintf(t->best->text, sizeof t->best->text, "%s: %lld of %lld rows (%lld to %lld), %lld of %lld columns (%lld to "
+             "%lld)%s%s", told ? eng_cause_name(ENG_CAUSE_FUNCTION) : UNTOLD, (long long)t->n_bad_rows, (long long)t->rows,
+             (long long)t->first_bad, (long long)t->last_bad, (long long)n_cols, (long long)t->cols, (long long)first,
+             (long long)last, more, told ? "" : "; sparktape certify --rerun tells");
 }
 
 /* ---- a trial ---- */
@@ -205,13 +219,40 @@ static err_code guess(rpl_trial *t, err *e)
     return ERR_OK;
 }
 
+/* ---- controls ---- */
+
+/* An input of the group of which the controls show the same explains its output. */
+static bool reads_shown(const rpl_trial *t, rpl_shown what)
+{
+    const rpl_forced_value *v = t->v;
+    for (int32_t k = 0; v->group && k < v->group->n_in; k++) {
+        const char *in = v->program->value[v->group->in[k]].name;
+        if (rpl_controls_show(t->x->controls, v->round, v->slot, in) == what) return true;
+    }
+    return false;
+}
+
+static void look_at_controls(rpl_trial *t)
+{
+    const rpl_controls *c = t->x->controls;
+    if (!c) return;
+    t->shown = rpl_controls_show(c, t->v->round, t->v->slot, t->v->name);
+    if (t->shown < RPL_SHOWN_POISONED || reads_shown(t, t->shown)) return;
+    if (t->shown == RPL_SHOWN_UNSTABLE)
+        rpl_trial_offer(t, 1, ENG_CAUSE_UNSTABLE, "%s differs from itself in %d runs of the same rounds", t->v->name,
+                        c->runs + c->same);
+    else
+        rpl_trial_offer(t, 1, ENG_CAUSE_UNWRITTEN, "%s changes with what stands in unwritten memory", t->v->name);
+}
+
 err_code rpl_cause_of(const rpl_causes *x, const rpl_forced_value *v, const uint8_t *classes, rpl_cause *out, err *e)
 {
     rpl_trial t = { .x = x, .v = v, .classes = classes, .n = fmt_tensor_elems(&v->recorded), .batch = 1, .best = out };
     *out = (rpl_cause){ .share = 0 };
     err_code rc = open_trial(&t, e);
     if (rc == ERR_OK && t.n_illegal) {
-        rc = guess(&t, e);
+        look_at_controls(&t);
+        if (!rpl_trial_done(&t)) rc = guess(&t, e);
         if (out->share < NAMED_FROM) describe(&t);
     }
     close_trial(&t);

@@ -5,13 +5,19 @@
  * recorded inputs with one thing changed (another position, a block's scale, a rounding left out). Its share is of the
  * illegal elements: those that it gives as recorded (the bits, or four times nearer than the reference) less the legal ones
  * that it spoils. Guesses go from the most specific to the least, and one is named from a share of 0.9 on; the first of
- * equals wins. Where none is, the cause is ENG_CAUSE_FUNCTION and the text says which rows and columns are wrong.
+ * equals wins.
  *
- * Not named, as a single tape cannot show it: unstable (see sparktape parity --repeat) and order noise, which is legal. */
+ * Before all guesses come the controls, if there are any (cause_controls.h): a value that differs from itself is unstable,
+ * one that changes with the poison is unwritten, unless a value that its op reads does too.
+ *
+ * Where nothing fits, the cause is ENG_CAUSE_FUNCTION, and the text says which rows and columns are wrong. From a tape
+ * alone it names no class then, as an unstable and an unwritten value look the same, but what to run. Order noise is legal
+ * and never asked for. */
 #ifndef REPLAY_CAUSE_H
 #define REPLAY_CAUSE_H
 
 #include "engine/fault.h"
+#include "replay/cause_controls.h"
 #include "replay/certify.h"
 
 typedef struct rpl_cause {
@@ -24,6 +30,7 @@ typedef struct rpl_cause {
 typedef struct rpl_causes {
     const fmt_tape *tape;
     int32_t n_ranks;
+    const rpl_controls *controls; /* NULL: the tape alone */
 } rpl_causes;
 
 /* classes [elements]: as the judge gave them, RPL_ILLEGAL where to explain. v's bench is as it was afterwards.

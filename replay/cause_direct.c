@@ -122,7 +122,7 @@ err_code rpl_guess_direct(rpl_trial *t, err *e)
     if (t->v->recorded.dtype == FMT_DTYPE_I32) {
         guess_ints(t);
         guess_ties(t);
-    } else {
+    } else if (!rpl_trial_is_written(t)) {
         guess_unwritten(t);
     }
     (void)e;

@@ -215,6 +215,58 @@ static bool window_before(const rpl_trial *t, const eng_op *op, int32_t b, bf16 
     return found;
 }
 
+err_code rpl_trial_attend_before(rpl_trial *t, int32_t k, err *e)
+{
+    const eng_op *op = rpl_trial_op(t, k);
+    const eng_config *c = &t->v->program->config;
+    bf16 *ring = mem_alloc((size_t)c->window * (size_t)c->head_dim, sizeof *ring);
+    if (!ring) return err_set(e, ERR_NOMEM, "cause: no memory");
+    for (int32_t b = 0; b < t->batch; b++)
+        if (window_before(t, op, b, ring)) attend(t, op, b, ring, ring_rows(t, op, b));
+    free(ring);
+    return ERR_OK;
+}
+
+/* One head of one row, the probabilities as they are and not as bf16. */
+static void attend_unrounded(const bf16 *q, const bf16 *const *key, int32_t n, float sink, float scale, int32_t hd,
+                             bf16 *out)
+{
+    double most = sink, sum = 1, o[KRN_ATTENTION_HEAD_DIM_MAX] = { 0 };
+    for (int32_t j = 0; j < n; j++) {
+        double score = 0;
+        for (int32_t d = 0; d < hd; d++) score += (double)f32_from_bf16(q[d]) * f32_from_bf16(key[j][d]);
+        score *= scale;
+        double by = exp(fmin(most - score, 0)), p = exp(fmin(score - most, 0));
+        most = fmax(most, score);
+        sum = sum * by + p;
+        for (int32_t d = 0; d < hd; d++) o[d] = o[d] * by + p * f32_from_bf16(key[j][d]);
+    }
+    for (int32_t d = 0; d < hd; d++) out[d] = bf16_from_f32((float)(o[d] / sum));
+}
+
+static err_code guess_unrounded(rpl_trial *t, int32_t k, err *e)
+{
+    const eng_op *op = rpl_trial_op(t, k);
+    const eng_config *c = &t->v->program->config;
+    const int32_t hd = c->head_dim, block = c->block;
+    const float *sink = eng_bench_weight(t->v->bench, op->weight[0], op->stage, -1)->data;
+    const bf16 *q = (const bf16 *)(void *)rpl_view_of(t, op->in[0]).data;
+    const bf16 *own = (const bf16 *)(void *)rpl_view_of(t, op->in[1]).data;
+    bf16 *out = (bf16 *)(void *)rpl_view_of(t, op->out[0]).data;
+    const bf16 **key = mem_alloc((size_t)(c->window + block), sizeof *key);
+    if (!key) return err_set(e, ERR_NOMEM, "cause: no memory");
+    for (int32_t b = 0; b < t->batch; b++) {
+        int32_t n = ring_rows(t, op, b);
+        for (int32_t j = 0; j < n + block; j++)
+            key[j] = j < n ? eng_bench_ring(t->v->bench, b, op->stage) + (int64_t)j * hd
+                           : own + ((int64_t)b * block + j - n) * hd;
+        for (int64_t i = (int64_t)b * block * c->n_heads; i < (int64_t)(b + 1) * block * c->n_heads; i++)
+            attend_unrounded(q + i * hd, key, n + block, sink[i % c->n_heads], (float)pow(hd, -0.5), hd, out + i * hd);
+    }
+    free(key);
+    return rpl_trial_run(t, k + 1, ENG_CAUSE_ROUNDING_MISSING, e, "%s, probabilities not rounded to bf16", op->name);
+}
+
 typedef enum ring_guess { RING_NEWEST, RING_OTHER, RING_BEFORE, RING_PADDED, RING_GUESSES } ring_guess;
 
 static err_code guess_attention(rpl_trial *t, int32_t k, err *e)
@@ -290,6 +342,7 @@ err_code rpl_guess_ops(rpl_trial *t, err *e)
         TRY(guess_confidence(t, k, e));
         TRY(guess_qdq(t, k, e));
         TRY(guess_attention(t, k, e));
+        if (rpl_trial_op(t, k)->kind == ENG_OP_ATTENTION) TRY(guess_unrounded(t, k, e));
         TRY(guess_combine(t, k, e));
     }
     return ERR_OK;

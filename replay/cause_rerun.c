@@ -19,6 +19,7 @@ rpl_view rpl_view_of(const rpl_trial *t, int32_t value)
     eng_value_shape(p, value, eng_bench_extents(t->v->bench), 0, 1, shape);
     v.rows = shape[0];
     v.cols = shape[1] * shape[2];
+    v.cut = p->value[value].place == FMT_PLACE_SHARDED && p->value[value].axis == 2 ? shape[2] : v.cols;
     v.elem = fmt_dtype_bytes(v.dtype);
     v.row = (size_t)v.cols * v.elem;
     return v;
@@ -99,7 +100,10 @@ static err_code load_old(rpl_trial *t, err *e)
         all = all && there;
     }
     err_code rc = ERR_OK;
-    for (int32_t k = 0; k < g->n_ops && rc == ERR_OK && all; k++) rc = eng_bench_run(t->v->bench, g->op[k], g->op[k], e);
+    for (int32_t k = 0; k < g->n_ops && rc == ERR_OK && all; k++) {
+        bool attends = rpl_trial_op(t, k)->kind == ENG_OP_ATTENTION;
+        rc = attends ? rpl_trial_attend_before(t, k, e) : eng_bench_run(t->v->bench, g->op[k], g->op[k], e);
+    }
     if (rc == ERR_OK) rc = load(t, &before.key, t->v->value, &own, e);
     for (int32_t i = 0; i < t->v->program->n_values && rc == ERR_OK; i++) {
         if (!t->kept[i] || (!all && !(i == t->v->value && own))) continue;
@@ -117,30 +121,39 @@ static bool make_old(rpl_trial *t, int32_t value, const bool *wanted, int64_t fi
     if (!t->old[value]) return false;
     rpl_view v = rpl_view_of(t, value);
     const uint8_t *old = t->old[value];
-    if (wanted && v.rows != t->rows) return false;
+    if ((wanted && v.rows != t->rows) || v.cut % shares != 0) return false;
     for (int64_t r = first; r <= last && r < v.rows; r++)
-        for (int s = 0; s < shares && (!wanted || wanted[r]); s++) {
-            size_t share = v.row / (size_t)shares, skip = half ? share / v.elem / 2 * v.elem : 0;
-            size_t at = (size_t)r * v.row + (size_t)s * share + skip;
-            memcpy(v.data + at, old + at, share - skip);
-        }
+        for (int s = 0; s < shares && (!wanted || wanted[r]); s++)
+            for (int64_t n = v.cols / shares, j = half ? n / 2 : 0; j < n; j++) {
+                size_t at = (size_t)r * v.row + (size_t)rpl_view_column(&v, shares, s, j) * v.elem;
+                memcpy(v.data + at, old + at, v.elem);
+            }
     return true;
 }
 
-static err_code guess_stale(rpl_trial *t, int32_t k, err *e)
+/* Values of the group that op k writes, or (k - 1) that the op after it reads. */
+typedef struct set { const int32_t *value; int32_t n; } set;
+
+static err_code guess_stale(rpl_trial *t, int32_t k, set of, err *e)
 {
-    const eng_op *op = rpl_trial_op(t, k);
     const int64_t end = INT32_MAX;
     for (int how = 0; how < 4; how++) { /* all rows, those that are wrong, the first, the first wrong one */
         bool any = false;
         int64_t one = how == 2 ? 0 : t->first_bad;
-        for (int j = 0; j < op->n_out; j++)
-            if (!t->v->program->value[op->out[j]].state)
-                any |= make_old(t, op->out[j], how == 1 ? t->bad : NULL, how < 2 ? 0 : one, how < 2 ? end : one, 1, false);
+        for (int32_t j = 0; j < of.n; j++)
+            if (!t->v->program->value[of.value[j]].state)
+                any |= make_old(t, of.value[j], how == 1 ? t->bad : NULL, how < 2 ? 0 : one, how < 2 ? end : one, 1, false);
         if (any)
             TRY(rpl_trial_run(t, k + 1, ENG_CAUSE_STALE, e, "%s%s of round %d", how == 2 ? "the first row of " : how ?
-                              "rows of " : "", name_of(t, op->out[0]), t->old_round));
+                              "rows of " : "", name_of(t, of.value[0]), t->old_round));
     }
+    return ERR_OK;
+}
+
+static err_code guess_stale_input(rpl_trial *t, int32_t k, err *e)
+{
+    const eng_op *op = rpl_trial_op(t, k);
+    const int64_t end = INT32_MAX;
     if (op->n_in == 0 || t->v->program->value[op->in[0]].state) return ERR_OK;
     for (int how = 0; how < 3; how++) { /* the whole input, half of it, half of every rank's */
         if (how == 2 && t->x->n_ranks < 2) continue;
@@ -162,31 +175,30 @@ static void swap_bytes(uint8_t *a, uint8_t *b, size_t n)
     }
 }
 
-static void swap_rows(rpl_trial *t, const eng_op *op, int64_t a, int64_t b, int64_t n)
+static void swap_rows(rpl_trial *t, set of, int64_t a, int64_t b, int64_t n)
 {
-    for (int j = 0; j < op->n_out; j++) {
-        if (t->v->program->value[op->out[j]].state) continue;
-        rpl_view v = rpl_view_of(t, op->out[j]);
+    for (int32_t j = 0; j < of.n; j++) {
+        if (t->v->program->value[of.value[j]].state) continue;
+        rpl_view v = rpl_view_of(t, of.value[j]);
         if (a + n <= v.rows && b + n <= v.rows) swap_bytes(rpl_view_row(&v, a), rpl_view_row(&v, b), (size_t)n * v.row);
     }
 }
 
-static err_code guess_rows(rpl_trial *t, int32_t k, err *e)
+static err_code guess_rows(rpl_trial *t, int32_t k, set of, err *e)
 {
-    const eng_op *op = rpl_trial_op(t, k);
-    const char *name = name_of(t, op->out[0]);
+    const char *name = name_of(t, of.value[0]);
     int64_t a = t->n_bad_rows == 2 ? t->first_bad : 0, b = t->n_bad_rows == 2 ? t->last_bad : 1;
-    int64_t rows = rpl_view_of(t, op->out[0]).rows;
-    if (rows > 1) {
-        swap_rows(t, op, a, b, 1);
-        TRY(rpl_trial_run(t, k + 1, ENG_CAUSE_ROW_SWAP, e, "%s, rows %lld and %lld", name, (long long)a, (long long)b));
-    }
+    int64_t rows = rpl_view_of(t, of.value[0]).rows;
     for (int32_t x = 0; x < t->batch && rows % t->batch == 0; x++)
         for (int32_t y = x + 1; y < t->batch; y++) {
             int64_t n = rows / t->batch;
-            swap_rows(t, op, x * n, y * n, n);
+            swap_rows(t, of, x * n, y * n, n);
             TRY(rpl_trial_run(t, k + 1, ENG_CAUSE_SLOT_SWAP, e, "%s, entries %d and %d of the batch", name, x, y));
         }
+    if (rows > 1) { /* after the slots: rows of a position that all slots share are the same */
+        swap_rows(t, of, a, b, 1);
+        TRY(rpl_trial_run(t, k + 1, ENG_CAUSE_ROW_SWAP, e, "%s, rows %lld and %lld", name, (long long)a, (long long)b));
+    }
     return ERR_OK;
 }
 
@@ -197,7 +209,7 @@ static err_code guess_columns(rpl_trial *t, int32_t k, int32_t value, int32_t sh
     rpl_view v = rpl_view_of(t, value);
     const int64_t hd = t->v->program->config.head_dim, share = v.cols / shares;
     const char *name = name_of(t, value), *each = shares > 1 ? " of every rank" : "";
-    if (v.cols % shares != 0 || share < 2) return ERR_OK;
+    if (v.cut % shares != 0 || share < 2) return ERR_OK;
     if (v.cols % hd == 0 && share / hd >= 2) {
         for (int64_t r = 0; r < v.rows; r++)
             for (int32_t s = 0; s < shares; s++) {
@@ -206,16 +218,15 @@ static err_code guess_columns(rpl_trial *t, int32_t k, int32_t value, int32_t sh
             }
         TRY(rpl_trial_run(t, k + 1, ENG_CAUSE_HEAD_SWAP, e, "%s, heads 0 and 1%s", name, each));
     }
+    const uint8_t *right = t->kept[value];
     for (int back = 0; back < 2; back++) {
-        size_t bytes = (size_t)(share - 1) * v.elem;
         for (int64_t r = 0; r < v.rows; r++)
-            for (int32_t s = 0; s < shares; s++) {
-                uint8_t *at = rpl_view_row(&v, r) + (size_t)(s * share) * v.elem, keep[8];
-                memcpy(keep, back ? at + bytes : at, v.elem);
-                if (back) memmove(at + v.elem, at, bytes);
-                else memmove(at, at + v.elem, bytes);
-                memcpy(back ? at : at + bytes, keep, v.elem);
-            }
+            for (int64_t s = 0; s < shares; s++)
+                for (int64_t j = 0; j < share; j++) {
+                    int64_t to = r * v.cols + rpl_view_column(&v, shares, s, j);
+                    int64_t from = r * v.cols + rpl_view_column(&v, shares, s, (j + (back ? share - 1 : 1)) % share);
+                    memcpy(v.data + (size_t)to * v.elem, right + (size_t)from * v.elem, v.elem);
+                }
         TRY(rpl_trial_run(t, k + 1, ENG_CAUSE_PERMUTATION, e, "%s, columns rotated by %d%s", name, back ? 1 : -1, each));
     }
     return ERR_OK;
@@ -228,15 +239,18 @@ static err_code guess_unwritten(rpl_trial *t, int32_t k, int32_t value, err *e)
 {
     const fmt_tensor *r = &t->v->recorded;
     rpl_view v = rpl_view_of(t, value);
-    int64_t i = 0;
+    int64_t i = rpl_trial_is_written(t) ? t->n : 0;
     while (i < t->n && !isnan(rpl_element(r->dtype, r->data, i))) i++;
     if (i == t->n) return ERR_OK;
     for (int64_t c = 0; c < v.cols; c++) rpl_view_set(&v, (v.rows - 1) * v.cols + c, NAN);
     TRY(rpl_trial_run(t, k + 1, ENG_CAUSE_UNWRITTEN, e, "%s, the last row is NaN", name_of(t, value)));
     for (int shares = 1; shares <= t->x->n_ranks; shares += t->x->n_ranks > 1 ? t->x->n_ranks - 1 : 1) {
+        if (v.cut % shares != 0) break;
         int64_t share = v.cols / shares, n = share < 2 * FMT_QDQ_GROUP ? share / 2 : FMT_QDQ_GROUP;
-        for (int64_t at = 0; at < v.rows * v.cols; at++)
-            if (at % share >= share - n) rpl_view_set(&v, at, NAN);
+        for (int64_t at = 0; at < v.rows * shares * n; at++) {
+            int64_t row = at / n / shares, s = at / n % shares;
+            rpl_view_set(&v, row * v.cols + rpl_view_column(&v, shares, s, share - n + at % n), NAN);
+        }
         TRY(rpl_trial_run(t, k + 1, ENG_CAUSE_UNWRITTEN, e, "%s, the last %lld columns are NaN", name_of(t, value),
                           (long long)n));
     }
@@ -368,13 +382,27 @@ static err_code guess_wide(rpl_trial *t, int32_t k, err *e)
     return rc;
 }
 
+/* What the ranks added before op k reads it; their adding is no op of its own here. */
+static err_code guess_reduced(rpl_trial *t, int32_t k, int32_t value, err *e)
+{
+    const eng_value *v = &t->v->program->value[value];
+    const set read = { &value, 1 };
+    if (t->x->n_ranks < 2 || v->place != FMT_PLACE_PARTIAL || !t->kept[value]) return ERR_OK;
+    TRY(guess_rows(t, k - 1, read, e));
+    TRY(guess_stale(t, k - 1, read, e));
+    TRY(guess_rounding(t, k - 1, value, e));
+    return guess_columns(t, k - 1, value, 1, e);
+}
+
 err_code rpl_guess_values(rpl_trial *t, err *e)
 {
     TRY(load_old(t, e));
     for (int32_t k = t->v->group->n_ops - 1; k >= 0 && !rpl_trial_done(t); k--) {
         const eng_op *op = rpl_trial_op(t, k);
-        TRY(guess_rows(t, k, e));
-        TRY(guess_stale(t, k, e));
+        const set made = { op->out, op->n_out };
+        TRY(guess_rows(t, k, made, e));
+        TRY(guess_stale(t, k, made, e));
+        TRY(guess_stale_input(t, k, e));
         for (int j = 0; j < op->n_out; j++) {
             if (t->v->program->value[op->out[j]].state || rpl_view_of(t, op->out[j]).dtype == FMT_DTYPE_I32) continue;
             TRY(guess_unwritten(t, k, op->out[j], e));
@@ -382,6 +410,7 @@ err_code rpl_guess_values(rpl_trial *t, err *e)
             TRY(guess_columns(t, k, op->out[j], 1, e));
             if (t->x->n_ranks > 1) TRY(guess_columns(t, k, op->out[j], t->x->n_ranks, e));
         }
+        for (int j = 0; j < op->n_in; j++) TRY(guess_reduced(t, k, op->in[j], e));
         for (int fp16 = 0; fp16 < 2; fp16++) TRY(guess_parts(t, k, fp16, e));
         TRY(guess_wide(t, k, e));
         TRY(guess_fp16_input(t, k, e));

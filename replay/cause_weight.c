@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { BLOCKS_MAX = 512 /* of one weight that are tried alone, a run of the op each */ };
+enum { BLOCKS_MAX = 512 /* of one weight that are tried alone, a run of the op each */, NONE = -1 };
 
 /* A dense copy of a weight in the place of the bench's view, and the view that stood there. */
 typedef struct copy {
@@ -57,22 +57,19 @@ static void put_back(copy *c)
     free(c->scale);
 }
 
-/* Codes or scales of each rank's rows, one place further on. */
-static void shift_scales(copy *c, int64_t shares)
+/* Scales as each rank holds them, its part of the rows or of the columns: every one is another one of the part. */
+static void move_scales(copy *c, int64_t shares, eng_cut cut, bool transposed)
 {
-    int64_t n = c->scale_rows / shares * c->groups;
-    for (int64_t s = 0; s < shares; s++) memmove(c->scale + s * n, c->scale + s * n + 1, (size_t)n - 1);
-}
-
-static void transpose_scales(copy *c, int64_t shares)
-{
-    int64_t rows = c->scale_rows / shares, cols = c->groups;
-    for (int64_t s = 0; s < shares; s++)
-        for (int64_t i = 0; i < rows * cols; i++) {
-            int64_t from = i % rows * cols + i / rows;
-            c->scale[s * rows * cols + i] =
-                c->true_view.scale[(s * rows + from / cols) * c->true_view.scale_row_bytes + from % cols];
+    const int64_t rows = c->scale_rows / (cut == ENG_CUT_ROWS ? shares : 1);
+    const int64_t cols = c->groups / (cut == ENG_CUT_COLS ? shares : 1), n = rows * cols;
+    for (int64_t s = 0; s < shares; s++) {
+        const int64_t row0 = cut == ENG_CUT_ROWS ? s * rows : 0, col0 = cut == ENG_CUT_COLS ? s * cols : 0;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t from = transposed ? i % rows * cols + i / rows : i + 1 < n ? i + 1 : i;
+            c->scale[(row0 + i / cols) * c->groups + col0 + i % cols] =
+                c->true_view.scale[(row0 + from / cols) * c->true_view.scale_row_bytes + col0 + from % cols];
         }
+    }
 }
 
 static void shift_rows(copy *c, int64_t shares)
@@ -85,8 +82,26 @@ static void shift_rows(copy *c, int64_t shares)
     }
 }
 
+/* Which rows of the scales stand for columns that are wrong, of a value that has the op's columns: [scale_rows] malloc'd,
+ * all of them where columns do not tell. NULL: no memory. */
+static bool *suspect_rows(const rpl_trial *t, int32_t k, const copy *c, int32_t expert)
+{
+    const eng_op *op = rpl_trial_op(t, k);
+    const int64_t n = c->view->n, per_row = c->view->format == KRN_W_FP8 ? 32 : 1;
+    const bool told = rpl_view_of(t, op->out[0]).cols == t->cols && t->cols % n == 0;
+    const int32_t *ids = expert == NONE ? NULL : (const int32_t *)(void *)rpl_view_of(t, op->in[1]).data;
+    bool *row = mem_alloc((size_t)c->scale_rows + 1, sizeof *row);
+    for (int64_t i = 0; row && i < c->scale_rows; i++) row[i] = !told;
+    for (int64_t i = 0; row && told && i < t->n; i++) {
+        int64_t r = i / t->cols, column = i % t->cols;
+        if (t->classes[i] != RPL_ILLEGAL || (ids && ids[r * (t->cols / n) + column / n] != expert)) continue;
+        row[column % n / per_row] = true;
+    }
+    return row;
+}
+
 /* Each block's scale alone. With several ranks each has its own block: blocks are added while that explains more. */
-static err_code guess_blocks(rpl_trial *t, int32_t k, copy *c, err *e)
+static err_code try_blocks(rpl_trial *t, int32_t k, copy *c, const bool *suspect, err *e)
 {
     static const struct { int add, set; eng_cause cause; const char *text; } HOW[] = {
         { 1, 0, ENG_CAUSE_SCALE_BYTE, "one too large" }, { -1, 0, ENG_CAUSE_SCALE_BYTE, "one too small" },
@@ -94,10 +109,11 @@ static err_code guess_blocks(rpl_trial *t, int32_t k, copy *c, err *e)
     };
     const eng_op *op = rpl_trial_op(t, k);
     const int64_t n = c->scale_rows * c->groups;
-    for (size_t h = 0; h < COUNT_OF(HOW) && n <= BLOCKS_MAX && !rpl_trial_done(t); h++) {
+    for (size_t h = 0; h < COUNT_OF(HOW) && !rpl_trial_done(t); h++) {
         for (int32_t found = 0; found < t->x->n_ranks; found++) {
             int64_t best = -1;
             for (int64_t i = 0; i < n && !rpl_trial_done(t); i++) {
+                if (!suspect[i / c->groups]) continue;
                 uint8_t was = c->scale[i];
                 double before = t->best->share;
                 c->scale[i] = (uint8_t)(HOW[h].add ? was + HOW[h].add : HOW[h].set);
@@ -115,6 +131,17 @@ static err_code guess_blocks(rpl_trial *t, int32_t k, copy *c, err *e)
     return ERR_OK;
 }
 
+static err_code guess_blocks(rpl_trial *t, int32_t k, copy *c, int32_t expert, err *e)
+{
+    bool *suspect = suspect_rows(t, k, c, expert);
+    int64_t n = 0;
+    if (!suspect) return err_set(e, ERR_NOMEM, "cause: no memory");
+    for (int64_t i = 0; i < c->scale_rows; i++) n += suspect[i] ? c->groups : 0;
+    err_code rc = n <= BLOCKS_MAX ? try_blocks(t, k, c, suspect, e) : ERR_OK;
+    free(suspect);
+    return rc;
+}
+
 static err_code guess_weight(rpl_trial *t, int32_t k, krn_weight *view, int32_t expert, err *e)
 {
     const eng_op *op = rpl_trial_op(t, k);
@@ -123,20 +150,20 @@ static err_code guess_weight(rpl_trial *t, int32_t k, krn_weight *view, int32_t 
     copy c = { 0 };
     err_code rc = take(&c, view) ? ERR_OK : err_set(e, ERR_NOMEM, "cause: no memory");
     char of[24] = "";
-    if (expert >= 0) snprintf(of, sizeof of, " of expert %d", expert);
+    if (expert != NONE) snprintf(of, sizeof of, " of expert %d", expert);
     for (int64_t shares = 1; shares <= t->x->n_ranks && rc == ERR_OK; shares += t->x->n_ranks > 1 ? t->x->n_ranks - 1 : 1) {
-        if (shares > 1 && cut != ENG_CUT_ROWS) break;
-        if (quantised && c.scale_rows % shares == 0) {
-            shift_scales(&c, shares);
+        if (shares > 1 && cut != ENG_CUT_ROWS && cut != ENG_CUT_COLS) break;
+        if (quantised && (cut == ENG_CUT_COLS ? c.groups : c.scale_rows) % shares == 0) {
+            move_scales(&c, shares, cut, false);
             rc = rpl_trial_run_op(t, k, ENG_CAUSE_SCALE_ORDER, e, "%s%s, each block has the next one's scale", op->name,
                                   of);
             refill(&c);
-            transpose_scales(&c, shares);
+            move_scales(&c, shares, cut, true);
             if (rc == ERR_OK)
                 rc = rpl_trial_run_op(t, k, ENG_CAUSE_SCALE_ORDER, e, "%s%s, scales read by columns", op->name, of);
             refill(&c);
         }
-        if (rc == ERR_OK && view->n % shares == 0) {
+        if (rc == ERR_OK && view->n % shares == 0 && (shares == 1 || cut == ENG_CUT_ROWS)) {
             shift_rows(&c, shares);
             rc = rpl_trial_run_op(t, k, ENG_CAUSE_PERMUTATION, e, "%s%s, each row is the next one", op->name, of);
             refill(&c);
@@ -152,7 +179,7 @@ static err_code guess_weight(rpl_trial *t, int32_t k, krn_weight *view, int32_t 
         rc = rpl_trial_run_op(t, k, ENG_CAUSE_NIBBLE_ORDER, e, "%s%s, the codes of each byte", op->name, of);
         refill(&c);
     }
-    if (rc == ERR_OK && quantised && !rpl_trial_done(t)) rc = guess_blocks(t, k, &c, e);
+    if (rc == ERR_OK && quantised && !rpl_trial_done(t)) rc = guess_blocks(t, k, &c, expert, e);
     if (c.view) put_back(&c);
     return rc;
 }
@@ -181,7 +208,7 @@ err_code rpl_guess_weights(rpl_trial *t, err *e)
         const eng_op *op = rpl_trial_op(t, k);
         if (op->kind == ENG_OP_EXPERTS_UP || op->kind == ENG_OP_EXPERTS_DOWN) TRY(guess_experts(t, k, e));
         else if (op->kind == ENG_OP_LINEAR || op->kind == ENG_OP_WO_A)
-            TRY(guess_weight(t, k, eng_bench_weight(t->v->bench, op->weight[0], op->stage, -1), -1, e));
+            TRY(guess_weight(t, k, eng_bench_weight(t->v->bench, op->weight[0], op->stage, NONE), NONE, e));
     }
     return ERR_OK;
 }

@@ -103,6 +103,7 @@ err_code rpl_certificate_origin(rpl_certificate *c, const rpl_origin *o, err *e)
         if (!(o->worst.ratio <= last->worst.ratio)) {
             last->worst = o->worst;
             last->rank = o->rank;
+            last->map = o->map;
         }
         if (!last->cause[0]) memcpy(last->cause, o->cause, sizeof o->cause);
         return ERR_OK;

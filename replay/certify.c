@@ -1,5 +1,6 @@
 #include "replay/certify_round.h"
 
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "capture/redact.h"
 
@@ -137,6 +138,34 @@ static err_code note_the_rest(rpl_certify *c, bool bad_ids, err *e)
     return ERR_OK;
 }
 
+static bool is_window(const cap_name *n)
+{
+    const char *dot = strrchr(n->name, '.');
+    return n->slot != FMT_TAPE_NO_SLOT && dot && strcmp(dot, ".window") == 0;
+}
+
+/* A draft reads the windows of its slots and of no others: where a round has windows, they are the slots'. A slot that is
+ * another one would leave what it reads unjudged, which is no fault by itself. */
+static err_code check_slots(rpl_certify *c, err *e)
+{
+    const cap_name *slots = NULL;
+    bool has[ENG_BATCH_MAX] = { false }, any = false, strange = false;
+    for (int32_t k = 0; k < c->n_names; k++) {
+        const cap_name *n = &c->name[k];
+        if (n->slot == FMT_TAPE_NO_SLOT && strcmp(n->name, "draft.slots") == 0) slots = n;
+        if (!is_window(n)) continue;
+        bool drafts = false;
+        for (int32_t b = 0; b < c->batch; b++)
+            if (c->slots[b] == n->slot && !drafts) has[b] = drafts = true;
+        any = true;
+        strange = strange || !drafts;
+    }
+    for (int32_t b = 0; b < c->batch; b++) strange = strange || !has[b];
+    if (!slots || !any || !strange || c->batch == 0 || !rpl_certify_wants(c, slots->name)) return ERR_OK;
+    rpl_note note = rpl_note_of(c, slots, "names other slots than those whose windows the round has");
+    return rpl_certificate_note(c->to, true, &note, e);
+}
+
 static err_code begin_round(rpl_certify *c, int32_t i, err *e)
 {
     void *seen = c->seen;
@@ -180,6 +209,7 @@ static err_code judge_round(rpl_certify *c, int32_t i, err *e)
     err_code rc = rpl_forced_round(c->forced, i, rpl_certify_value, c, NULL, e);
     if (rc == ERR_INPUT && bad_ids) rc = ERR_OK;
     TRY(rc);
+    TRY(check_slots(c, e));
     return note_the_rest(c, bad_ids, e);
 }
 
@@ -299,7 +329,7 @@ err_code rpl_certify_tape(const fmt_tape *t, const eng_weights *w, const rpl_cer
                         rc = my;
                         *e = mine;
                     }
-                    if (job->stop && *job->stop) interrupted = true;
+                    interrupted = interrupted || interrupt_seen();
                     if (rc == ERR_OK && !interrupted && next < job->n) i = next++;
                 }
                 if (i >= job->n) break;

@@ -17,10 +17,9 @@
 #define REPLAY_CERTIFY_H
 
 #include "replay/admissible.h"
+#include "replay/coverage.h"
 
-#include <signal.h>
-
-enum { RPL_NAME_BYTES = 40 /* of a value or an op of the program */, RPL_WHY_BYTES = 96, RPL_CAUSE_BYTES = 160 };
+enum { RPL_NAME_BYTES = 40 /* of a value or an op of the program */, RPL_WHY_BYTES = 96, RPL_CAUSE_BYTES = 224 };
 
 /* One element, named. */
 typedef struct rpl_spot {
@@ -30,6 +29,16 @@ typedef struct rpl_spot {
     int64_t at[FMT_DIMS_MAX];/* the same as coordinates */
     double got, exact, bound, ratio; /* rpl_verdict's */
 } rpl_spot;
+
+/* Where the illegal elements of a value lie: rows by blocks of 32 elements, several of each in a cell where it has more
+ * than fit. */
+enum { RPL_MAP_ROWS = 16, RPL_MAP_BLOCKS = 32 };
+typedef struct rpl_illegal_map {
+    char value[RPL_NAME_BYTES];   /* "" nothing was mapped */
+    int32_t rows, columns;        /* of the value, its columns in elements */
+    int32_t row_step, block_step; /* rows, and blocks of 32 elements, of a cell */
+    uint8_t share[RPL_MAP_ROWS][RPL_MAP_BLOCKS]; /* illegal elements of the cell: 0 none, 255 all */
+} rpl_illegal_map;
 
 /* An op with illegal outputs in one step of one round. */
 typedef struct rpl_origin {
@@ -42,6 +51,7 @@ typedef struct rpl_origin {
     bool ranks_differ;       /* found as two ranks' copies that differ */
     int64_t n_illegal, n;    /* elements, and of how many */
     rpl_spot worst;
+    rpl_illegal_map map;         /* of the value with the worst element; an origin's */
     char from[RPL_NAME_BYTES];   /* inherited: the input that explains it; "" of an origin */
     char cause[RPL_CAUSE_BYTES]; /* "" until an explain function names one */
 } rpl_origin;
@@ -128,13 +138,12 @@ int32_t rpl_certify_round_number(const rpl_certify *c, int32_t i);
  * of the wrong shape or dtype; ERR_FORMAT: damaged; *out is then as it was. */
 MUST_USE err_code rpl_certify_round(rpl_certify *c, int32_t i, rpl_certificate *out, err *e);
 
-/* Judges rounds[n] (indices, ascending) of t into *out, zeroed before; several at a time where ops are small. *stop (may be
- * NULL) is looked at between rounds: set, the rest is left out and out->interrupted says so. step (may be NULL) is called
- * after each round, never twice at a time. */
+/* Judges rounds[n] (indices, ascending) of t into *out, zeroed before; several at a time where ops are small. After an
+ * interrupt (base/interrupt.h) the rest is left out and out->interrupted says so. step (may be NULL) is called after each
+ * round, never twice at a time. */
 typedef struct rpl_certify_job {
     const int32_t *rounds;
     int32_t n;
-    const volatile sig_atomic_t *stop;
     void (*step)(void *ctx);
     void *ctx;
 } rpl_certify_job;
@@ -149,11 +158,12 @@ typedef struct rpl_certify_report {
     const fmt_tape *tape;
     const eng_weights *weights;
     rpl_bound bound;
-    int32_t shard, n_shards;  /* 1, 1: the whole */
+    rpl_coverage coverage;
     double seconds;
     bool sharpness, all;      /* all: every line, not the first ones of each kind */
 } rpl_certify_report;
 
+const char *rpl_certify_verdict(const rpl_certify_report *r); /* the certificate's, or "EMPTY" of an empty part */
 MUST_USE err_code rpl_certify_print(const rpl_certify_report *r, err *e);
 /* One object; keys in docs: verdict, rounds, elements, equal, flip, illegal, origins, inherited first. Sums, lists and
  * counts of several shards add up to the whole's. New reference; NULL: no memory. */

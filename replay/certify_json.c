@@ -1,4 +1,5 @@
 #include "replay/certify.h"
+#include "replay/source.h"
 
 static json_t *text_or_null(const char *s) { return s[0] ? json_string(s) : json_null(); }
 
@@ -13,6 +14,20 @@ static json_t *spot_json(const rpl_spot *s)
                      "ratio", fmt_json_real(s->ratio));
 }
 
+/* A row of cells is a text of two hex digits each: "00ff" is none, all. */
+static json_t *map_json(const rpl_illegal_map *m)
+{
+    json_t *share = json_array();
+    int32_t blocks = (m->columns + RPL_PROFILE_BLOCK - 1) / RPL_PROFILE_BLOCK;
+    for (int32_t r = 0; r * m->row_step < m->rows; r++) {
+        char text[2 * RPL_MAP_BLOCKS + 1] = "";
+        for (int32_t b = 0; b * m->block_step < blocks; b++) snprintf(text + (ptrdiff_t)2 * b, 3, "%02x", m->share[r][b]);
+        json_array_append_new(share, json_string(text));
+    }
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:o}", "value", m->value, "rows", (int)m->rows, "columns", (int)m->columns,
+                     "row_step", (int)m->row_step, "column_step", (int)m->block_step * RPL_PROFILE_BLOCK, "share", share);
+}
+
 static json_t *origin_json(const rpl_origin *o)
 {
     json_t *outputs = json_array();
@@ -23,6 +38,7 @@ static json_t *origin_json(const rpl_origin *o)
                           (json_int_t)o->n_illegal, "elements", (json_int_t)o->n, "worst", spot_json(&o->worst), "cause",
                           text_or_null(o->cause));
     if (j && o->from[0]) json_object_set_new(j, "from", json_string(o->from));
+    if (j && o->map.value[0]) json_object_set_new(j, "map", map_json(&o->map));
     return j;
 }
 
@@ -38,8 +54,9 @@ static json_t *sums_json(const rpl_certify_report *r)
     json_t *list = json_array();
     for (size_t i = 0; i < r->c->n_sums; i++) {
         const rpl_value_sum *s = &r->c->sum[i];
-        json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "value", s->value, "op", s->op,
-                              "values", (json_int_t)s->n_values, "elements", (json_int_t)s->n, "equal",
+        json_t *j = json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "value", s->value, "op", s->op,
+                              "order", (int)s->order, "values", (json_int_t)s->n_values, "elements", (json_int_t)s->n,
+                                  "equal",
                               (json_int_t)s->n_equal,
                               "flip", (json_int_t)s->n_flip, "illegal", (json_int_t)s->n_illegal, "unjudged",
                               (json_int_t)s->n_unjudged, "events", (json_int_t)s->n_events, "flip_distance",
@@ -58,8 +75,9 @@ static json_t *notes_json(const rpl_note *n, size_t count)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:i}", "value", n[i].value, "why", n[i].why, "values",
-                                              (json_int_t)n[i].n_values, "first_round", n[i].first_round));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:i, s:i}", "value", n[i].value, "why", n[i].why,
+                                              "values", (json_int_t)n[i].n_values, "first_round", n[i].first_round,
+                                              "order", (int)n[i].order));
     return list;
 }
 
@@ -79,28 +97,23 @@ json_t *rpl_certify_json(const rpl_certify_report *r)
 {
     const rpl_certificate *c = r->c;
     json_t *j = json_pack("{s:i, s:s, s:i, s:I, s:I, s:I, s:I, s:o, s:o}", "schema", 1, "verdict",
-                          rpl_certificate_verdict(c), "rounds", c->n_rounds, "elements", (json_int_t)c->n, "equal",
+                          rpl_certify_verdict(r), "rounds", c->n_rounds, "elements", (json_int_t)c->n, "equal",
                           (json_int_t)c->n_equal, "flip", (json_int_t)c->n_flip, "illegal", (json_int_t)c->n_illegal,
                           "origins", origins_json(c->origin, c->n_origins), "inherited",
                           origins_json(c->inherited, c->n_inherited));
-    json_t *more = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:f,"
-                             " s:{s:i, s:i}}", "type",
-                             "certificate", "tape", fmt_tape_path(r->tape), "bound",
+    json_t *more = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:f}",
+                             "type", "certificate", "tape", fmt_tape_path(r->tape), "bound",
                              r->bound == RPL_BOUND_WORST ? "worst" : "default", "values", (json_int_t)c->n_values, "events",
                              (json_int_t)c->n_events, "unjudged", (json_int_t)c->n_unjudged,
                              "values_not_judged", (json_int_t)c->n_not_judged, "not_judged",
                              notes_json(c->not_judged, c->n_notes), "findings", notes_json(c->finding, c->n_findings),
                              "ties", ties_json(c), "ops", sums_json(r), "bytes", (json_int_t)c->bytes, "seconds",
-                             r->seconds, "shard", "i", r->shard, "n", r->n_shards);
+                             r->seconds);
     bool fine = j && more && json_object_update(j, more) == 0;
-    if (fine && c->interrupted)
-        fine = json_object_set_new(j, "partial", json_pack("{s:i, s:i}", "rounds", c->n_rounds, "of",
-                                                           c->n_rounds_wanted)) == 0;
     json_t *injected = json_object_get(json_object_get(fmt_tape_head(r->tape), "identity"), "injected");
     if (fine && injected) fine = json_object_set(j, "injected", injected) == 0;
-    if (fine && c->damaged) fine = json_object_set_new(j, "damaged", json_true()) == 0;
     json_decref(more);
-    if (fine) return j;
+    if (fine) return rpl_source_json(rpl_coverage_json(&r->coverage, j), r->tape);
     json_decref(j);
     return NULL;
 }

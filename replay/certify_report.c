@@ -35,10 +35,15 @@ static const char *kind_of(const char *value)
     return *rest == '.' ? rest + 1 : value;
 }
 
+const char *rpl_certify_verdict(const rpl_certify_report *r)
+{
+    return rpl_coverage_verdict(&r->coverage, rpl_certificate_verdict(r->c));
+}
+
 static void print_verdict(const rpl_certify_report *r)
 {
     const rpl_certificate *c = r->c;
-    printf("%s  ", rpl_certificate_verdict(c));
+    printf("%s  ", rpl_certify_verdict(r));
     if (c->n == 0) printf("nothing judged: not one element was there to judge");
     else
         printf("%" PRId64 " elements of %" PRId64 " values in %d rounds: %" PRId64 " equal, %" PRId64 " flips, %" PRId64
@@ -47,8 +52,7 @@ static void print_verdict(const rpl_certify_report *r)
     if (c->n_findings) printf("; %zu findings", c->n_findings);
     if (c->n_not_judged) printf("; %" PRId64 " values not or not wholly judged", c->n_not_judged);
     printf("\n");
-    if (c->damaged) printf("partial    the tape is damaged or unfinished: what is left of it was judged\n");
-    if (c->interrupted) printf("partial    interrupted: %d of %d rounds judged\n", c->n_rounds, c->n_rounds_wanted);
+    rpl_coverage_print(&r->coverage);
 }
 
 static void print_run(const rpl_certify_report *r)
@@ -60,7 +64,7 @@ static void print_run(const rpl_certify_report *r)
     printf("%s", fmt_tape_path(r->tape));
     if (arm) printf("  %s, %s, %s, %s, tp %lld", arm, mode ? mode : "?", acc ? acc : "?", combine ? combine : "?",
                     (long long)json_integer_value(json_object_get(id, "tp")));
-    if (r->n_shards > 1) printf("  (shard %d of %d)", r->shard, r->n_shards);
+    if (r->coverage.n_shards > 1) printf("  (shard %d of %d)", r->coverage.shard, r->coverage.n_shards);
     printf("\nbound: %s\n", r->bound == RPL_BOUND_WORST ? "worst, n * 2^-24 * A" : "default, 6 * 2^-24 * sqrt(n) * A");
     char text[RPL_INJECTED_TEXT];
     const char *injected = rpl_injected(id, text);

@@ -4,6 +4,7 @@
 #include "base/cli.h"
 #include "base/mem.h"
 #include "engine/fault.h"
+#include "replay/value.h"
 
 #include <math.h>
 
@@ -62,6 +63,27 @@ static rpl_spot spot_of(const rpl_forced_value *v, int64_t i, const rpl_verdict 
     return s;
 }
 
+/* Cells hold as many rows and blocks as it takes to fit. */
+static void map_illegal(const rpl_forced_value *v, const uint8_t *classes, rpl_illegal_map *m)
+{
+    const int64_t n = fmt_tensor_elems(&v->recorded), rows = v->recorded.ndim ? v->recorded.shape[0] : 1;
+    int32_t count[RPL_MAP_ROWS][RPL_MAP_BLOCKS] = { { 0 } }, all[RPL_MAP_ROWS][RPL_MAP_BLOCKS] = { { 0 } };
+    if (rows < 1 || rows > INT32_MAX || n / rows < 1 || n / rows > INT32_MAX) return;
+    rpl_set_name(m->value, v->name);
+    m->rows = (int32_t)rows;
+    m->columns = (int32_t)(n / rows);
+    m->row_step = (m->rows + RPL_MAP_ROWS - 1) / RPL_MAP_ROWS;
+    m->block_step = ((m->columns + RPL_PROFILE_BLOCK - 1) / RPL_PROFILE_BLOCK + RPL_MAP_BLOCKS - 1) / RPL_MAP_BLOCKS;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t r = i / m->columns / m->row_step, b = i % m->columns / RPL_PROFILE_BLOCK / m->block_step;
+        all[r][b]++;
+        count[r][b] += classes[i] == RPL_ILLEGAL;
+    }
+    for (int r = 0; r < RPL_MAP_ROWS; r++)
+        for (int b = 0; b < RPL_MAP_BLOCKS; b++)
+            if (count[r][b]) m->share[r][b] = (uint8_t)(1 + 254 * (int64_t)count[r][b] / all[r][b]);
+}
+
 rpl_origin rpl_origin_of(const rpl_certify *c, const rpl_forced_value *v, const rpl_verdict *verdict)
 {
     rpl_origin o = { .round = c->round, .slot = v->slot, .n_outputs = 1, .n_illegal = verdict->n_illegal,
@@ -94,6 +116,7 @@ static err_code place(rpl_certify *c, const rpl_forced_value *v, const rpl_verdi
     rpl_origin o = rpl_origin_of(c, v, own ? &found.verdict : verdict);
     if (!own) rpl_set_name(o.from, found.from);
     if (own || !v->group) TRY(rpl_place_wrong(c, v, false, e));
+    if (own) map_illegal(v, c->classes, &o.map);
     if (own && c->o.explain && !c->scanning)
         TRY(c->o.explain(c->o.explain_ctx, v, &found.verdict, c->classes, &o, e));
     if (makes_rows(c, v)) TRY(rpl_place_rows(c, v, own, e));
@@ -216,25 +239,29 @@ static err_code compare_ranks(rpl_certify *c, const rpl_forced_value *v, rpl_ver
     fmt_tape_record first, other;
     const fmt_tensor *t = &v->recorded;
     fmt_tape_at(c->tape, c->name[c->cursor].first_record, &first);
+    const bool again = first.key.slot != FMT_TAPE_NO_SLOT && fmt_tape_again(c->tape, c->name[c->cursor].first_record) >= 0;
     *rank = 0;
     for (int32_t r = first.key.rank + 1; first.key.rank >= 0 && r < first.n_ranks && *rank == 0; r++) {
         const fmt_tape_key key = { first.key.round, first.key.slot, r, first.key.name };
         int64_t at = first.place == FMT_PLACE_REPLICATED ? fmt_tape_find(c->tape, &key) : -1;
         if (at < 0) continue;
         fmt_tape_at(c->tape, (size_t)at, &other);
-        if (other.hash == first.hash || other.tier != FMT_TIER_TENSOR || other.raw_bytes != fmt_tensor_bytes(t)) continue;
-        uint8_t *bytes = mem_alloc(other.raw_bytes + 1, 1);
-        if (!bytes) return err_set(e, ERR_NOMEM, "certify: no memory");
-        err_code rc = fmt_tape_get(c->tape, (size_t)at, bytes, other.raw_bytes, e);
+        if (other.tier != FMT_TIER_TENSOR || (!again && other.hash == first.hash)) continue;
+        cap_value copy = { 0 };
+        err_code rc = cap_rank_get(c->tape, &key, &copy, e);
+        if (rc == ERR_OK && !rpl_same_shape(&copy.tensor, t)) {
+            cap_value_fini(&copy);
+            continue;
+        }
         *out = (rpl_verdict){ .n = fmt_tensor_elems(t), .first = -1, .worst = -1, .bound = 0, .ratio = INFINITY };
         for (int64_t i = 0; rc == ERR_OK && i < out->n; i++) {
-            if (rpl_element_bits(t->dtype, bytes, i) == rpl_element_bits(t->dtype, t->data, i)) continue;
+            if (rpl_element_bits(t->dtype, copy.tensor.data, i) == rpl_element_bits(t->dtype, t->data, i)) continue;
             if (out->n_illegal++ > 0) continue;
             out->first = out->worst = i;
-            out->got = rpl_element(t->dtype, bytes, i);
+            out->got = rpl_element(t->dtype, copy.tensor.data, i);
             out->exact = rpl_element(t->dtype, t->data, i);
         }
-        free(bytes);
+        cap_value_fini(&copy);
         TRY(rc);
         if (out->n_illegal) *rank = r;
     }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "capture/redact.h"
 #include "capture/rounds.h"
@@ -216,6 +217,10 @@ static err_code classify_entry(rpl_classify *c, int32_t round, int32_t b, err *e
 static err_code classify_round(rpl_classify *c, int32_t i, int32_t round, err *e)
 {
     bool mine = c->rounds_seen++ % c->o.n_shards == c->o.shard - 1;
+    c->out.n_rounds_all++;
+    c->out.n_rounds_wanted += mine;
+    c->out.interrupted = c->out.interrupted || interrupt_seen();
+    if (c->out.interrupted) return ERR_OK;
     TRY(rpl_classify_positions(c, round, mine, e));
     TRY(load_inputs(c, round, e));
     if (mine) {

@@ -25,6 +25,7 @@
 #define REPLAY_CLASSIFY_H
 
 #include "replay/admissible.h"
+#include "replay/coverage.h"
 #include "replay/gates.h"
 #include "replay/rerun.h"
 
@@ -92,7 +93,9 @@ typedef struct rpl_classification {
     rpl_flag *flag;
     rpl_token *token;
     size_t n_keys, n_flags, n_tokens, keys_capacity, flags_capacity, tokens_capacity;
-    int32_t n_stages, n_rounds, n_tapes; /* rounds that were classified */
+    int32_t n_stages, n_tapes;
+    int32_t n_rounds, n_rounds_wanted, n_rounds_all; /* classified; that were to be; of all parts */
+    bool interrupted;
     int64_t n_state_rows;          /* rows made again, or compared in windows */
     int64_t n_windows, n_windows_unchecked; /* unchecked: nothing else on the tape tells them */
     int64_t n_main_x_given;        /* rows of main_x without taps */
@@ -123,11 +126,15 @@ typedef struct rpl_classify rpl_classify;
 /* w is borrowed until close. ERR_ARG: a control that cannot run; ERR_NOMEM. */
 MUST_USE err_code rpl_classify_open(const eng_weights *w, const rpl_classify_options *o, rpl_classify **out, err *e);
 void rpl_classify_close(rpl_classify *c); /* NULL is a no-op */
-/* Adds a tape's rounds. Whether it is of this checkpoint is the caller's to check. ERR_INPUT: it is redacted, or a value
- * has another shape or dtype than the model's; ERR_FORMAT: damaged; ERR_NOMEM. What it had added before that stays. */
+/* Adds a tape's rounds; after an interrupt (base/interrupt.h) it only counts them. Whether it is of this checkpoint is the
+ * caller's to check. ERR_INPUT: it is redacted, or a value has another shape or dtype than the model's; ERR_FORMAT:
+ * damaged; ERR_NOMEM. What it had added before that stays. */
 MUST_USE err_code rpl_classify_tape(rpl_classify *c, const fmt_tape *t, err *e);
 /* Sums up. *out is valid until the next tape or close. ERR_NOMEM. */
 MUST_USE err_code rpl_classify_result(rpl_classify *c, const rpl_classification **out, err *e);
+
+/* Makes the figures and the outcome from keys, flags, tokens and counts: also of parts put together. ERR_NOMEM. */
+MUST_USE err_code rpl_classify_sum(rpl_classification *c, const rpl_gates *gates, err *e);
 
 /* ---- output ---- */
 typedef struct rpl_classify_report {
@@ -135,9 +142,11 @@ typedef struct rpl_classify_report {
     const rpl_gates *gates;
     const char *const *tape;     /* paths [c->n_tapes] */
     const char *model, *control; /* control: what it is, in words; NULL: none */
-    int32_t shard, n_shards;
+    rpl_coverage coverage;
     bool all;                    /* every line, not the first ones of each kind */
 } rpl_classify_report;
+/* By the gates and the certificate: "PASS" "FAIL" "CONTROL-FAILS", "PARTIAL" "EMPTY" (replay/coverage.h). */
+const char *rpl_classify_verdict(const rpl_classify_report *r);
 void rpl_classify_print(const rpl_classify_report *r);
 /* One object: verdict, gates, figures, certificate, keys, flags, tokens. New reference; NULL: no memory. */
 json_t *rpl_classify_json(const rpl_classify_report *r);

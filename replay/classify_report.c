@@ -120,6 +120,24 @@ static void print_lists(const rpl_classify_report *r)
     if (n > most) printf("... and %zu more tokens (--all)\n", n - most);
 }
 
+/* What was compared and fails; NULL: nothing does. */
+static const char *failure_of(const rpl_classification *c)
+{
+    const char *found = c->certificate.n_illegal ? "FAIL" : NULL;
+    for (int g = 0; g < RPL_GATE_COUNT; g++) {
+        if (c->n_compared[g] == 0 || c->gate[g] == RPL_OUTCOME_PASS) continue;
+        if (!found || c->gate[g] == RPL_OUTCOME_FAIL) found = rpl_outcome_text(c->gate[g]);
+    }
+    return found;
+}
+
+const char *rpl_classify_verdict(const rpl_classify_report *r)
+{
+    const rpl_classification *c = r->c;
+    const char *whole = c->outcome == RPL_OUTCOME_PASS && c->certificate.n_illegal ? "FAIL" : rpl_outcome_text(c->outcome);
+    return rpl_coverage_verdict(&r->coverage, c->interrupted ? failure_of(c) : whole);
+}
+
 static const char *certified(const rpl_verdict *v) { return v->n_illegal == 0 && v->n > v->n_unjudged ? "PASS" : "FAIL"; }
 
 void rpl_classify_print(const rpl_classify_report *r)
@@ -128,9 +146,14 @@ void rpl_classify_print(const rpl_classify_report *r)
     const rpl_verdict *v = &c->certificate;
     for (int32_t i = 0; i < c->n_tapes; i++) printf("%s%s", i ? " " : "", r->tape[i]);
     printf(": %zu keys of %d rounds", c->n_keys, c->n_rounds);
-    if (r->n_shards > 1) printf(" (part %d of %d)", r->shard, r->n_shards);
+    if (r->coverage.n_shards > 1) printf(" (part %d of %d)", r->coverage.shard, r->coverage.n_shards);
     printf(" against mirror and mirror64 of %s\n", r->model);
     if (r->control) printf("control: %s\n", r->control);
+    rpl_coverage_print(&r->coverage);
+    if (rpl_coverage_empty(&r->coverage)) {
+        printf("verdict: %s\n", rpl_classify_verdict(r));
+        return;
+    }
     print_gates(r);
     print_state(c);
     if (c->n_compared[RPL_GATE_TOKENS]) {
@@ -142,8 +165,8 @@ void rpl_classify_print(const rpl_classify_report *r)
            v->n, v->n_equal, v->n_flip, v->n_illegal);
     if (v->n_unjudged) printf(", not judged %" PRId64 " (what they are made from is not on the tape)", v->n_unjudged);
     printf("%s%s\n", c->first_illegal[0] ? ", first: " : "", c->first_illegal);
-    printf("verdict: %s%s\n", rpl_outcome_text(c->outcome),
-           c->certificate.n_illegal ? " by the gates; the certificate fails" : "");
+    printf("verdict: %s%s\n", rpl_classify_verdict(r), c->outcome == RPL_OUTCOME_PASS && c->certificate.n_illegal
+                                                            ? ": the gates pass, the certificate fails" : "");
     if (c->outcome == RPL_OUTCOME_CONTROL_FAILS)
         printf("every gate that fails is failed by the control too: a question of the gate, and still not a pass\n");
 }
@@ -245,11 +268,10 @@ json_t *rpl_classify_json(const rpl_classify_report *r)
     for (size_t i = 0; i < c->n_keys; i++) append(keys, key_json(c, &c->key[i], &fine), &fine);
     for (size_t i = 0; i < c->n_flags; i++) append(flags, flag_json(&c->flag[i]), &fine);
     for (size_t i = 0; i < c->n_tokens; i++) append(tokens, token_json(&c->token[i]), &fine);
-    json_t *o = json_pack("{s:i, s:s, s:o, s:s, s:s?, s:s?, s:o}", "schema", 1, "verdict", rpl_outcome_text(c->outcome),
+    json_t *o = json_pack("{s:i, s:s, s:s, s:o, s:s, s:s?, s:s?, s:o}", "schema", 1, "type", "classification", "verdict",
+                          rpl_classify_verdict(r),
                           "tapes", tapes, "model", r->model, "control", r->control, "gates_file",
                           r->gates->file[0] ? r->gates->file : NULL, "gates", gates_json(r, &fine));
-    if (r->n_shards > 1) set(o, "shard", json_pack("[i,i]", (int)r->shard, (int)r->n_shards), &fine);
-    set(o, "rounds", json_integer(c->n_rounds), &fine);
     set(o, "state", json_pack("{s:I, s:I, s:I, s:I, s:I}", "rows", (json_int_t)c->n_state_rows, "windows",
                               (json_int_t)c->n_windows, "windows_given", (json_int_t)c->n_windows_unchecked, "main_x_given",
                               (json_int_t)c->n_main_x_given, "keys_in_doubt", (json_int_t)c->n_keys_in_doubt), &fine);
@@ -261,7 +283,7 @@ json_t *rpl_classify_json(const rpl_classify_report *r)
     set(o, "flags", flags, &fine);
     set(o, "tokens", tokens, &fine);
     set(o, "keys", keys, &fine);
-    if (fine && o) return o;
+    if (fine && o) return rpl_coverage_json(&r->coverage, o);
     json_decref(o);
     return NULL;
 }

@@ -130,9 +130,8 @@ static void judge_gates(rpl_classification *c, const rpl_gates *gates)
     }
 }
 
-err_code rpl_classify_result(rpl_classify *c, const rpl_classification **out, err *e)
+err_code rpl_classify_sum(rpl_classification *r, const rpl_gates *gates, err *e)
 {
-    rpl_classification *r = &c->out;
     int64_t unused;
     double *scratch = mem_alloc(r->n_keys + 1, sizeof *scratch);
     if (!scratch) return err_set(e, ERR_NOMEM, "classify: no memory for %zu keys", r->n_keys);
@@ -151,8 +150,13 @@ err_code rpl_classify_result(rpl_classify *c, const rpl_classification **out, er
     if (r->has_control) sum_attention(r, true, scratch, &r->control, &unused);
     sum_kl(r, &r->n_compared[RPL_GATE_KL]);
     sum_tokens(r);
-    judge_gates(r, &c->o.gates);
+    judge_gates(r, gates);
     free(scratch);
-    *out = r;
     return ERR_OK;
+}
+
+err_code rpl_classify_result(rpl_classify *c, const rpl_classification **out, err *e)
+{
+    *out = &c->out;
+    return rpl_classify_sum(&c->out, &c->o.gates, e);
 }

@@ -1,9 +1,11 @@
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "engine/identity.h"
 #include "replay/accept.h"
 #include "replay/commands.h"
 #include "replay/replay.h"
-#include "replay/shard.h"
+#include "replay/source.h"
+#include "replay/coverage.h"
 
 enum { ARMS_MAX = 16, LIST_BYTES = 512 };
 
@@ -79,7 +81,7 @@ static err_code parse_arms(session *s, const words *w, int64_t threads, rpl_acce
     return found ? ERR_OK : err_set(e, ERR_ARG, "--control %.64s: wanted one of --arms", w->control);
 }
 
-static err_code accept(session *s, const cli_args *args, const cli_common *common, const words *w, err *e)
+static err_code accept(session *s, const cli_args *args, const cli_common *common, const words *w, int *exit_status, err *e)
 {
     rpl_accept_options o = { .quiet = common->quiet };
     TRY(rpl_shard_parse(w->shard, &o.shard, &o.n_shards, e));
@@ -87,13 +89,20 @@ static err_code accept(session *s, const cli_args *args, const cli_common *commo
     TRY(parse_arms(s, w, common->threads, &o, e));
     TRY(eng_weights_open(args->item[1], common->quiet, &s->weights, e));
     TRY(eng_identity_check(json_object_get(fmt_tape_head(s->tape), "identity"), s->weights, e));
+    bool damaged = rpl_warn_of_damage(s->tape);
+    interrupt_catch();
     TRY(rpl_accept_tape(s->tape, s->weights, &o, &s->acceptance, e));
-    const rpl_accept_report r = { &s->acceptance, args->item[0], args->item[1], o.shard, o.n_shards };
+    const rpl_acceptance *a = &s->acceptance;
+    const rpl_accept_report r = {
+        a, args->item[0], args->item[1],
+        { o.shard, o.n_shards, a->n_rounds, a->n_rounds_wanted, a->n_rounds_all, a->interrupted, damaged },
+    };
+    *exit_status = rpl_coverage_exit(rpl_accept_verdict(&r));
     if (!common->json) {
         rpl_accept_print(&r);
         return ERR_OK;
     }
-    json_t *j = rpl_accept_json(&r);
+    json_t *j = rpl_source_json(rpl_accept_json(&r), s->tape);
     err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "accept: no memory for the report");
     json_decref(j);
     return rc;
@@ -111,7 +120,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         cli_help(self);
         return ERR_OK;
     }
-    err_code rc = accept(&s, &args, &common, &w, e);
+    err_code rc = accept(&s, &args, &common, &w, exit_status, e);
     rpl_acceptance_fini(&s.acceptance);
     fmt_tape_close(s.tape);
     eng_weights_close(s.weights);

@@ -1,19 +1,22 @@
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "capture/round_list.h"
 #include "engine/identity.h"
 #include "replay/cause.h"
 #include "replay/certify.h"
 #include "replay/commands.h"
-#include "replay/shard.h"
+#include "replay/coverage.h"
+#include "replay/source.h"
+#include "replay/waiver.h"
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 typedef struct words {
-    const char *rounds, *tap, *bound, *shard;
-    bool sharpness, all;
+    const char *rounds, *tap, *bound, *shard, *waivers;
+    bool sharpness, rerun, all;
 } words;
 
 static const cli_option OPTIONS[] = {
@@ -23,37 +26,25 @@ static const cli_option OPTIONS[] = {
     { "--bound", "BOUND", "default: 6 u sqrt(n) A of a sum; worst: n u A", CLI_STR, offsetof(words, bound) },
     { "--sharpness", NULL, "also count wrong neighbours, 1 and 2 ulps away, that would pass (slow)", CLI_FLAG,
       offsetof(words, sharpness) },
+    { "--rerun", NULL, "first make the recorded run again, twice and with each poison: tells causes that one tape cannot "
+      "tell (unstable, unwritten)", CLI_FLAG, offsetof(words, rerun) },
     { "--shard", "I/N", "the I-th of N parts of the rounds (1/N .. N/N); the JSON of all parts adds up", CLI_STR,
       offsetof(words, shard) },
+    { "--waivers", "F", "known gaps (sparktape report --help): exit 0 where they cover every issue", CLI_IN,
+      offsetof(words, waivers) },
     { "--all", NULL, "every line, not the first ones of each kind", CLI_FLAG, offsetof(words, all) },
 };
-
-/* ---- Ctrl-C ---- */
-
-static volatile sig_atomic_t stop;
-
-/* Once: a second one ends the process as usual. */
-static void on_interrupt(int number)
-{
-    (void)number;
-    stop = 1;
-}
-
-static void catch_interrupt(struct sigaction *before)
-{
-    struct sigaction a = { .sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND };
-    stop = 0;
-    sigaction(SIGINT, &a, before);
-}
 
 /* ---- what to judge ---- */
 
 typedef struct session {
     fmt_tape *tape;
     eng_weights *weights;
-    int32_t *rounds, n_rounds;
+    int32_t *rounds, n_rounds, n_rounds_all; /* all: of every part */
     rpl_certificate certificate;
+    rpl_waivers waivers;
     rpl_causes causes;
+    rpl_controls controls;
 } session;
 
 /* Indices of the wanted rounds; the parts of --shard take turns, so that they are of one size. */
@@ -62,15 +53,14 @@ static err_code choose_rounds(session *s, const words *w, int32_t shard, int32_t
     cap_round_list list;
     const int32_t *number;
     size_t n = fmt_tape_rounds(s->tape, &number);
-    int32_t n_listed = 0;
     if (w->rounds) TRY(cap_round_list_parse(w->rounds, "--rounds", &list, e));
     s->rounds = mem_alloc(n + 1, sizeof *s->rounds);
     if (!s->rounds) return err_set(e, ERR_NOMEM, "certify: no memory for %zu rounds", n);
     for (size_t i = 0; i < n; i++) {
         if (w->rounds && !cap_round_list_has(&list, number[i])) continue;
-        if (n_listed++ % n_shards == shard - 1) s->rounds[s->n_rounds++] = (int32_t)i;
+        if (s->n_rounds_all++ % n_shards == shard - 1) s->rounds[s->n_rounds++] = (int32_t)i;
     }
-    if (w->rounds && n_listed == 0)
+    if (w->rounds && s->n_rounds_all == 0)
         return err_set(e, ERR_ARG, "--rounds %s: %s has no such round", w->rounds, fmt_tape_path(s->tape));
     return ERR_OK;
 }
@@ -91,33 +81,36 @@ static err_code make_options(session *s, const words *w, const cli_common *commo
     return ERR_OK;
 }
 
+/* Of the rounds that are judged. */
+static err_code make_controls(session *s, const cli_common *common, err *e)
+{
+    const int32_t *number;
+    size_t n = fmt_tape_rounds(s->tape, &number);
+    eng_options run;
+    eng_fault fault;
+    TRY(rpl_controls_options(s->tape, common->threads, &run, &fault, e));
+    bool *only = mem_alloc(n + 1, sizeof *only);
+    if (!only) return err_set(e, ERR_NOMEM, "certify: no memory for %zu rounds", n);
+    for (int32_t i = 0; i < s->n_rounds; i++) only[s->rounds[i]] = true;
+    err_code rc = rpl_controls_make(s->tape, s->weights, &run, (size_t)s->n_rounds < n ? only : NULL, RPL_CONTROL_RUNS,
+                                    common->quiet, &s->controls, e);
+    free(only);
+    s->causes.controls = &s->controls;
+    return rc;
+}
+
 static void one_done(void *ctx) { progress_add(ctx, 1); }
 
 static err_code judge(session *s, const rpl_certify_options *o, bool quiet, double *seconds, err *e)
 {
     progress p;
-    struct sigaction before;
-    const rpl_certify_job job = { s->rounds, s->n_rounds, &stop, one_done, &p };
+    const rpl_certify_job job = { s->rounds, s->n_rounds, one_done, &p };
     uint64_t start = clock_ns();
-    catch_interrupt(&before);
     progress_begin(&p, "judging", (uint64_t)s->n_rounds, quiet);
     err_code rc = rpl_certify_tape(s->tape, s->weights, o, &job, &s->certificate, e);
     progress_end(&p);
-    sigaction(SIGINT, &before, NULL);
     *seconds = (double)(clock_ns() - start) * 1e-9;
     return rc;
-}
-
-/* A tape that lost something may have lost what is illegal. */
-static bool warn_of_damage(const fmt_tape *t)
-{
-    const fmt_tape_fault *faults;
-    size_t n = fmt_tape_damage(t, &faults);
-    if (n > 0)
-        fprintf(stderr, "%s is damaged (%s): what is left is judged; sparktape doctor says more\n", fmt_tape_path(t),
-                faults[0].what);
-    else if (!fmt_tape_finished(t)) fprintf(stderr, "%s is unfinished: what is there is judged\n", fmt_tape_path(t));
-    return n > 0 || !fmt_tape_finished(t);
 }
 
 static err_code certify(session *s, const cli_args *args, const words *w, const cli_common *common, int *exit_status,
@@ -130,23 +123,29 @@ static err_code certify(session *s, const cli_args *args, const words *w, const 
     if (common->threads > 0) omp_set_num_threads((int)common->threads);
 #endif
     TRY(rpl_shard_parse(w->shard, &shard, &n_shards, e));
+    if (w->waivers) TRY(rpl_waivers_read(w->waivers, &s->waivers, e));
     TRY(fmt_tape_open(args->item[0], &s->tape, e));
     TRY(make_options(s, w, common, &o, e));
     TRY(choose_rounds(s, w, shard, n_shards, e));
     TRY(eng_weights_open(args->item[1], common->quiet, &s->weights, e));
     TRY(eng_identity_check(json_object_get(fmt_tape_head(s->tape), "identity"), s->weights, e));
-    bool damaged = warn_of_damage(s->tape);
+    bool damaged = rpl_warn_of_damage(s->tape);
+    interrupt_catch();
+    if (w->rerun) TRY(make_controls(s, common, e));
     TRY(judge(s, &o, common->quiet, &seconds, e));
     const rpl_certificate *c = &s->certificate;
     s->certificate.damaged = damaged;
     if (w->tap && c->n_values == 0 && c->n_not_judged == 0 && !c->interrupted && s->n_rounds)
         return err_set(e, ERR_ARG, "--tap %s: %s has no such value", w->tap, fmt_tape_path(s->tape));
-    const rpl_certify_report r = { c, s->tape, s->weights, o.bound, shard, n_shards, seconds, w->sharpness, w->all };
-    *exit_status = strcmp(rpl_certificate_verdict(c), "PASS") == 0 ? 0 : 1;
-    if (!common->json) return rpl_certify_print(&r, e);
-    json_t *j = rpl_certify_json(&r);
+    const rpl_coverage coverage = { shard, n_shards, c->n_rounds, c->n_rounds_wanted, s->n_rounds_all, c->interrupted,
+                                    damaged };
+    const rpl_certify_report r = { c, s->tape, s->weights, o.bound, coverage, seconds, w->sharpness, w->all };
+    *exit_status = rpl_coverage_exit(rpl_certify_verdict(&r));
+    json_t *j = rpl_options_json(rpl_certify_json(&r), w->rounds, w->tap);
     if (!j) return err_set(e, ERR_NOMEM, "certify: no memory for the report");
-    err_code rc = fmt_json_print(stdout, j, e);
+    err_code rc = common->json ? fmt_json_print(stdout, j, e) : rpl_certify_print(&r, e);
+    if (rc == ERR_OK && w->waivers && *exit_status)
+        rc = rpl_report_waive(j, &s->waivers, common->json ? NULL : stdout, exit_status, e);
     json_decref(j);
     return rc;
 }
@@ -165,6 +164,8 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     }
     err_code rc = certify(&s, &args, &w, &common, exit_status, e);
     rpl_certificate_fini(&s.certificate);
+    rpl_waivers_fini(&s.waivers);
+    rpl_controls_fini(&s.controls);
     free(s.rounds);
     eng_weights_close(s.weights);
     fmt_tape_close(s.tape);

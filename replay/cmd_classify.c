@@ -1,9 +1,11 @@
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "engine/cmd_common.h"
 #include "engine/identity.h"
 #include "replay/classify.h"
 #include "replay/commands.h"
-#include "replay/shard.h"
+#include "replay/coverage.h"
+#include "replay/source.h"
 
 typedef struct words {
     const char *gates, *control, *shard;
@@ -31,10 +33,12 @@ typedef struct session {
     eng_weights *weights;
     rpl_classify *classify;
     fmt_tape *tape;
+    json_t *source; /* of the tapes so far */
     eng_options control;
     rpl_substitute substitute[RPL_SUBSTITUTES_MAX];
     char set[RPL_SUBSTITUTES_MAX][RPL_SET_BYTES];
     char control_text[512];
+    bool damaged; /* one of the tapes is */
 } session;
 
 /* Adds to what the control is, in words; what does not fit is left out. */
@@ -77,7 +81,10 @@ static err_code add_tape(session *s, const char *path, err *e)
 {
     TRY(fmt_tape_open(path, &s->tape, e));
     TRY(eng_identity_check(json_object_get(fmt_tape_head(s->tape), "identity"), s->weights, e));
+    if (rpl_warn_of_damage(s->tape)) s->damaged = true;
     TRY(rpl_classify_tape(s->classify, s->tape, e));
+    s->source = rpl_source_json(s->source ? s->source : json_object(), s->tape);
+    if (!s->source) return err_set(e, ERR_NOMEM, "classify: no memory for %s", path);
     fmt_tape_close(s->tape);
     s->tape = NULL;
     return ERR_OK;
@@ -96,16 +103,23 @@ static err_code classify(session *s, const cli_args *args, const cli_common *com
     if (w->gates) TRY(rpl_gates_read(w->gates, &o.gates, e));
     TRY(eng_weights_open(model, common->quiet, &s->weights, e));
     TRY(rpl_classify_open(s->weights, &o, &s->classify, e));
+    interrupt_catch();
     for (int i = 0; i < args->count - 1; i++) TRY(add_tape(s, args->item[i], e));
     TRY(rpl_classify_result(s->classify, &c, e));
-    *exit_status = c->outcome == RPL_OUTCOME_PASS && c->certificate.n_illegal == 0 ? 0 : 1;
-    const rpl_classify_report r = { c, &o.gates, args->item, model, c->has_control ? s->control_text : NULL, o.shard,
-                                    o.n_shards, w->all };
+    const rpl_classify_report r = {
+        c, &o.gates, args->item, model, c->has_control ? s->control_text : NULL,
+        { o.shard, o.n_shards, c->n_rounds, c->n_rounds_wanted, c->n_rounds_all, c->interrupted, s->damaged }, w->all,
+    };
+    *exit_status = rpl_coverage_exit(rpl_classify_verdict(&r));
     if (!common->json) {
         rpl_classify_print(&r);
         return ERR_OK;
     }
     json_t *j = rpl_classify_json(&r);
+    if (j && json_object_update(j, s->source) != 0) {
+        json_decref(j);
+        j = NULL;
+    }
     err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "classify: no memory for the report");
     json_decref(j);
     return rc;
@@ -125,6 +139,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     }
     err_code rc = classify(&s, &args, &common, &w, exit_status, e);
     rpl_classify_close(s.classify);
+    json_decref(s.source);
     fmt_tape_close(s.tape);
     eng_weights_close(s.weights);
     return rc;

@@ -1,4 +1,5 @@
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "engine/identity.h"
 #include "replay/commands.h"
@@ -86,7 +87,10 @@ static err_code compare_rounds(session *s, const words *w, bool quiet, err *e)
     progress_begin(&p, "comparing", (uint64_t)n, quiet);
     for (int32_t i = 0; rc == ERR_OK && i < n; i++) {
         int32_t number = s->forced ? rpl_forced_round_number(s->forced, i) : rpl_compare_round_number(s->compare, i);
-        if (wanted_round(w->rounds, number)) {
+        bool wanted = wanted_round(w->rounds, number);
+        s->d.n_rounds_wanted += wanted;
+        s->d.interrupted = s->d.interrupted || interrupt_seen();
+        if (wanted && !s->d.interrupted) {
             const rpl_round **to = &s->d.round[s->d.n_rounds];
             rc = s->forced ? rpl_forced_compare(s->forced, i, w->tap, to, e) : rpl_compare_round(s->compare, i, to, e);
             s->d.n_rounds += rc == ERR_OK;
@@ -143,19 +147,24 @@ static err_code diff(session *s, const cli_args *args, const words *w, const cli
     TRY(fmt_tape_open(args->item[0], &s->a, e));
     TRY(fmt_tape_open(args->item[1], &s->b, e));
     s->d.a = s->a, s->d.b = s->b;
+    s->d.tap = w->tap, s->d.rounds = w->rounds;
     s->d.forced = w->forced, s->d.all = w->all, s->d.json = common->json;
     if (w->forced) TRY(open_forced(s, w, common, e));
     else TRY(rpl_compare_open(s->a, s->b, NULL, w->tap, &s->compare, e));
+    interrupt_catch();
     TRY(compare_rounds(s, w, common->quiet, e));
+    s->d.damaged = rpl_tape_damaged(s->a) || rpl_tape_damaged(s->b);
     int64_t n_values = 0;
     for (int32_t i = 0; i < s->d.n_rounds; i++) n_values += s->d.round[i]->n_values;
-    if (w->rounds && s->d.n_rounds == 0)
+    if (w->rounds && s->d.n_rounds_wanted == 0)
         return err_set(e, ERR_ARG, "--rounds %s: neither tape has such a round", w->rounds);
-    if (w->tap && n_values == 0) return err_set(e, ERR_ARG, "--tap %s: neither tape has such a value", w->tap);
+    if (w->tap && n_values == 0 && !s->d.interrupted)
+        return err_set(e, ERR_ARG, "--tap %s: neither tape has such a value", w->tap);
     s->d.identity = rpl_identity_diff(json_object_get(fmt_tape_head(s->a), "identity"),
                                       json_object_get(fmt_tape_head(s->b), "identity"));
     if (!s->d.identity) return err_set(e, ERR_NOMEM, "diff: no memory for the identities");
-    *exit_status = rpl_diff_sum(&s->d) ? 0 : 1;
+    rpl_diff_sum(&s->d);
+    *exit_status = rpl_coverage_exit(rpl_diff_verdict(&s->d));
     return rpl_diff_print(&s->d, e);
 }
 

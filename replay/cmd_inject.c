@@ -16,7 +16,7 @@ static const cli_option OPTIONS[] = {
       "step=draft, with commas (default: everywhere, and an element chosen by the op's name)", CLI_STR,
       offsetof(words, fault) },
     { "--script", "S", "the rounds to run (a script, or an export)", CLI_IN, offsetof(words, script) },
-    { "-o", "T.tape", "the tape to write; its identity says what was planted", CLI_OUT, offsetof(words, out) },
+    { "-o", "T.tape", "the tape to write; its identity says what was planted", CLI_NEW, offsetof(words, out) },
     { "--keep", NULL, "write the tape also when the fault changed nothing", CLI_FLAG, offsetof(words, keep) },
     { "--level", "LEVEL", "io, v1 or deep (default)", CLI_STR, offsetof(words, level) },
     { "--arm", "ARM", "see sparktape arms (default: native-packed)", CLI_STR, offsetof(words, run.arm) },
@@ -95,8 +95,9 @@ static err_code report(const eng_fault *f, const char *path, bool json, err *e)
                (long long)eng_fault_changed(f), eng_cause_name(f->kind->cause), f->kind->must ? "" : "; may be admissible");
         return ERR_OK;
     }
-    json_t *line = json_pack("{s:i, s:s, s:o, s:I, s:b}", "schema", 1, "path", path, "injected", eng_fault_json(f),
-                             "changed", (json_int_t)eng_fault_changed(f), "must", f->kind->must);
+    json_t *line = json_pack("{s:i, s:s, s:s, s:o, s:I, s:b}", "schema", 1, "type", "injection", "path", path,
+                             "injected", eng_fault_json(f), "changed", (json_int_t)eng_fault_changed(f), "must",
+                             f->kind->must);
     err_code rc = line ? fmt_json_print(stdout, line, e) : err_set(e, ERR_NOMEM, "no memory for the report");
     json_decref(line);
     return rc;

@@ -1,4 +1,5 @@
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "capture/round_list.h"
 #include "engine/device.h"
@@ -7,7 +8,8 @@
 #include "replay/first.h"
 #include "replay/parity.h"
 #include "replay/replay.h"
-#include "replay/shard.h"
+#include "replay/coverage.h"
+#include "replay/source.h"
 
 typedef struct words {
     const char *arms, *modes, *tps, *backends, *rounds, *shard, *bound;
@@ -61,6 +63,8 @@ typedef struct session {
     rpl_column column[RPL_COLUMNS_MAX];
     int32_t n_columns;
     bool *only;
+    int32_t shard, n_shards;
+    bool damaged;
     rpl_parity parity;
 } session;
 
@@ -123,16 +127,16 @@ static err_code make_columns(session *s, const words *w, int64_t threads, err *e
 static err_code choose_rounds(session *s, const words *w, err *e)
 {
     cap_round_list list;
-    int32_t shard, n_shards, n_listed = 0;
+    int32_t n_listed = 0;
     const int32_t *number;
     size_t n = fmt_tape_rounds(s->tape, &number);
-    TRY(rpl_shard_parse(w->shard, &shard, &n_shards, e));
+    TRY(rpl_shard_parse(w->shard, &s->shard, &s->n_shards, e));
     if (w->rounds) TRY(cap_round_list_parse(w->rounds, "--rounds", &list, e));
-    if (!w->rounds && n_shards == 1) return ERR_OK;
+    if (!w->rounds && s->n_shards == 1) return ERR_OK;
     s->only = mem_alloc(n + 1, sizeof *s->only);
     if (!s->only) return err_set(e, ERR_NOMEM, "parity: no memory for %zu rounds", n);
     for (size_t i = 0; i < n; i++)
-        if (!w->rounds || cap_round_list_has(&list, number[i])) s->only[i] = n_listed++ % n_shards == shard - 1;
+        if (!w->rounds || cap_round_list_has(&list, number[i])) s->only[i] = n_listed++ % s->n_shards == s->shard - 1;
     if (w->rounds && n_listed == 0)
         return err_set(e, ERR_ARG, "--rounds %s: %s has no such round", w->rounds, fmt_tape_path(s->tape));
     return ERR_OK;
@@ -144,14 +148,15 @@ static err_code report_first(const session *s, const rpl_column *a, const rpl_co
                              err *e)
 {
     if (json) {
-        json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:b, s:b}", "schema", 1, "type",
+        json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:b, s:b, s:b}", "schema", 1, "type",
                               "first divergence", "tape", fmt_tape_path(s->tape), "a", a->name, "b", b->name, "rounds",
                               (int)d->n_rounds, "round", (int)d->round, "checks", (int)d->found.checks, "state",
-                              d->found.state, "alone", d->alone, "shown", d->shown);
+                              d->found.state, "alone", d->alone, "shown", d->shown, "damaged", s->damaged);
         if (j && d->shown)
             json_object_update_new(j, json_pack("{s:s, s:s, s:i, s:s, s:i, s:i}", "value", d->value, "op", d->op, "slot",
                                                 (int)d->slot, "class", rpl_class_text(d->cls), "values_differ",
                                                 (int)d->n_differ, "values", (int)d->n_values));
+        j = rpl_source_json(j, s->tape);
         err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "parity: no memory for the report");
         json_decref(j);
         return rc;
@@ -181,7 +186,7 @@ static err_code find_first(session *s, const cli_common *common, int *exit_statu
             const rpl_column *x = &s->column[a], *y = &s->column[b];
             TRY(rpl_first_divergence(s->tape, s->weights, x->tape ? NULL : &x->o, &y->o, common->quiet, &d, e));
             TRY(report_first(s, x, y, &d, common->json, e));
-            if (d.round >= 0) *exit_status = 1;
+            if (d.round >= 0 || s->damaged) *exit_status = 1;
         }
     return ERR_OK;
 }
@@ -201,16 +206,24 @@ static err_code parity(session *s, const cli_args *args, const words *w, const c
     TRY(choose_rounds(s, w, e));
     TRY(eng_weights_open(args->item[1], common->quiet, &s->weights, e));
     TRY(eng_identity_check(json_object_get(fmt_tape_head(s->tape), "identity"), s->weights, e));
+    s->damaged = rpl_warn_of_damage(s->tape);
     if (w->first) return find_first(s, common, exit_status, e);
     o.column = s->column;
     o.n_columns = s->n_columns;
     o.only = s->only;
     uint64_t start = clock_ns();
+    interrupt_catch();
     TRY(rpl_parity_run(s->tape, s->weights, &o, &s->parity, e));
     double seconds = (double)(clock_ns() - start) * 1e-9;
-    *exit_status = strcmp(rpl_parity_verdict(&s->parity), "PASS") == 0 ? 0 : 1;
-    if (!common->json) return rpl_parity_print(&s->parity, s->tape, o.repeat, seconds, w->all, e);
-    json_t *j = rpl_parity_json(&s->parity, s->tape, o.repeat, seconds);
+    const rpl_parity *p = &s->parity;
+    const rpl_parity_report r = {
+        p, s->tape,
+        { s->shard, s->n_shards, p->n_rounds, p->n_rounds_wanted, p->n_rounds_all, p->interrupted, s->damaged },
+        o.repeat, seconds, w->all,
+    };
+    *exit_status = rpl_coverage_exit(rpl_coverage_verdict(&r.coverage, rpl_parity_verdict(p)));
+    if (!common->json) return rpl_parity_print(&r, e);
+    json_t *j = rpl_options_json(rpl_parity_json(&r), w->rounds, NULL);
     if (!j) return err_set(e, ERR_NOMEM, "parity: no memory for the report");
     err_code rc = fmt_json_print(stdout, j, e);
     json_decref(j);

@@ -2,6 +2,7 @@
 #include "engine/identity.h"
 #include "replay/commands.h"
 #include "replay/compare.h"
+#include "replay/coverage.h"
 #include "replay/inject.h"
 #include "replay/replay.h"
 #include "replay/trace.h"
@@ -16,7 +17,7 @@ typedef struct words {
 } words;
 
 static const cli_option OPTIONS[] = {
-    { "-o", "OUT.tape", "the tape to write", CLI_OUT, offsetof(words, out) },
+    { "-o", "OUT.tape", "the tape to write", CLI_NEW, offsetof(words, out) },
     { "--arm", "ARM", "see sparktape arms (default: the recorded one)", CLI_STR, offsetof(words, run.arm) },
     { "--backend", "NAME", "cpu or cuda (default: as recorded)", CLI_STR, offsetof(words, run.backend) },
     { "--comm", "KIND", "cuda: nccl (a card a rank, default) or emulated (all on one)", CLI_STR,
@@ -206,7 +207,7 @@ static const char *verdict_of(const session *s, const outcome *o, bool stable)
     if (!stable) return "UNSTABLE";
     if (s->poisoned) return "POISONED";
     if (!is_same(o) || s->report.n_contradictions) return "DIFFERENT";
-    return s->report.n_left_out ? "INCOMPLETE" : "SAME";
+    return s->report.n_left_out || o->hidden ? "INCOMPLETE" : rpl_tape_damaged(s->tape) ? "PARTIAL" : "SAME";
 }
 
 /* Adds what a tape of chosen rounds brings up. */
@@ -254,12 +255,12 @@ static err_code report(const session *s, const words *w, const outcome *o, bool 
     const char *verdict = verdict_of(s, o, stable);
     if (json) {
         json_t *j =
-            json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:I, s:b, s:s?, s:I}", "schema", 1, "verdict",
+            json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:I, s:b, s:s?, s:I, s:b}", "schema", 1, "verdict",
                       verdict, "source", fmt_tape_path(s->tape), "tape", w->out, "drafts", (json_int_t)o->blocks,
                       "drafts_equal", (json_int_t)o->blocks_exact, "values", (json_int_t)o->values, "values_equal",
                       (json_int_t)o->values_equal, "stable", stable, "repeat", (json_int_t)(w->repeat ? w->repeat : 1),
                       "allowed_mismatch", s->mismatch, "unstable_value", stable ? NULL : what, "redacted",
-                      (json_int_t)o->hidden);
+                      (json_int_t)o->hidden, "damaged", rpl_tape_damaged(s->tape));
         if (!j) return err_set(e, ERR_NOMEM, "replay: no memory for the report");
         err_code rc = add_chosen(&s->report, j, e);
         if (rc == ERR_OK && w->poison &&
@@ -286,6 +287,8 @@ static err_code report(const session *s, const words *w, const outcome *o, bool 
     if (o->hidden)
         printf("redacted (key %s): %lld values that depend on token ids were not checked; --redact KEYFILE checks them\n",
                cap_redact_key_of(s->tape), (long long)o->hidden);
+    if (rpl_tape_damaged(s->tape))
+        printf("%s is damaged or unfinished: what is left of it was replayed\n", fmt_tape_path(s->tape));
     if (o->repeat[0]) printf("%s differs\n", o->repeat);
     if (o->values == 0) printf("nothing compared: the two tapes share no value\n");
     else if (!is_same(o)) printf("look closer: sparktape diff %s %s\n", fmt_tape_path(s->tape), w->out);

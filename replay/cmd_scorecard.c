@@ -1,4 +1,5 @@
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "engine/traffic.h"
 #include "replay/commands.h"
@@ -39,10 +40,8 @@ static void count_causes(const rpl_scorecard *c, int64_t *named, int64_t *right)
     *named = *right = 0;
     for (size_t i = 0; i < c->n_plantings; i++) {
         const rpl_planting *p = &c->planting[i];
-        const char *wanted = eng_cause_name(p->kind->cause);
-        if (p->outcome != RPL_SCORE_RIGHT || p->kind->cause == ENG_CAUSE_FUNCTION) continue;
-        ++*named;
-        *right += strncmp(p->cause, wanted, strlen(wanted)) == 0;
+        *named += rpl_planting_has_class(p);
+        *right += rpl_planting_has_class(p) && rpl_planting_named(p);
     }
 }
 
@@ -80,13 +79,16 @@ static void print_text(const rpl_scorecard *c, bool all, double seconds)
         rpl_outcome o = c->planting[i].outcome;
         if (all || o == RPL_SCORE_MISSED || o == RPL_SCORE_ELSEWHERE) print_planting(c, &c->planting[i]);
     }
+    printf("admissible: some order of sums gives the changed values; absorbed: a later rounding hid the change;\n"
+           "idle: without occasion, the op had nothing to get wrong\n");
     for (size_t i = 0; i < c->n_arms; i++) printf("%-28s without a fault: %s\n", c->arm[i].text, c->arm[i].clean);
     count_causes(c, &named, &named_right);
+    if (c->interrupted) printf("partial: interrupted after %zu of %zu plantings\n", c->n_plantings, c->n_plantings_wanted);
     printf("%zu faults planted in %.1f s: %lld beyond admissibility, %lld admissible, %lld absorbed, %lld without "
            "occasion\n", c->n_plantings, seconds, (long long)beyond, (long long)count(c, RPL_SCORE_ADMISSIBLE),
            (long long)count(c, RPL_SCORE_ABSORBED), (long long)count(c, RPL_SCORE_IDLE));
     printf("%s: detected %lld of %lld (%.2f %%), first origin right %lld of %lld (%.2f %%)",
-           rpl_scorecard_passes(c) ? "PASS" : "FAIL", (long long)detected(c), (long long)beyond, share(detected(c), beyond),
+           rpl_scorecard_verdict(c), (long long)detected(c), (long long)beyond, share(detected(c), beyond),
            (long long)count(c, RPL_SCORE_RIGHT), (long long)detected(c), share(count(c, RPL_SCORE_RIGHT), detected(c)));
     if (named)
         printf(", cause right %lld of %lld (%.2f %%)", (long long)named_right, (long long)named, share(named_right, named));
@@ -102,7 +104,7 @@ static json_t *planting_json(const rpl_scorecard *c, const rpl_planting *p)
                      "wanted_cause", eng_cause_name(p->kind->cause));
 }
 
-static err_code print_json(const rpl_scorecard *c, double seconds, err *e)
+static err_code print_json(const rpl_scorecard *c, const char *model, const words *w, double seconds, err *e)
 {
     json_t *arms = json_array(), *list = json_array();
     int64_t named, named_right;
@@ -113,14 +115,17 @@ static err_code print_json(const rpl_scorecard *c, double seconds, err *e)
     for (size_t i = 0; i < c->n_plantings && fine; i++)
         fine = json_array_append_new(list, planting_json(c, &c->planting[i])) == 0;
     json_t *j = !fine ? NULL :
-        json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:O, s:O}", "schema", 1, "verdict",
-                  rpl_scorecard_passes(c) ? "PASS" : "FAIL", "seed", (json_int_t)c->seed, "planted",
+        json_pack("{s:i, s:s, s:s, s:s?, s:s?, s:I, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
+                  "s:O, s:O}", "schema", 1, "type", "scorecard", "model", model, "kinds", w->kinds, "ops", w->ops, "every",
+                  (json_int_t)w->every, "verdict", rpl_scorecard_verdict(c), "partial", c->interrupted,
+                  "planted_wanted", (json_int_t)c->n_plantings_wanted, "seed", (json_int_t)c->seed, "planted",
                   (json_int_t)c->n_plantings, "detected", (json_int_t)detected(c), "right",
                   (json_int_t)count(c, RPL_SCORE_RIGHT), "missed", (json_int_t)count(c, RPL_SCORE_MISSED), "admissible",
                   (json_int_t)count(c, RPL_SCORE_ADMISSIBLE), "absorbed", (json_int_t)count(c, RPL_SCORE_ABSORBED), "idle",
                   (json_int_t)count(c, RPL_SCORE_IDLE), "causes_named", (json_int_t)named, "causes_right",
                   (json_int_t)named_right, "seconds", seconds, "arms", arms, "plantings", list);
-    err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "no memory for the report");
+    if (j && json_object_set_new(j, "matrix", rpl_scorecard_matrix(c)) != 0) fine = false;
+    err_code rc = j && fine ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "no memory for the report");
     json_decref(j);
     json_decref(arms);
     json_decref(list);
@@ -142,6 +147,23 @@ static err_code open_script(const words *w, const char *folder, const eng_config
     return rc;
 }
 
+/* A word that no fault fits would be left out without a word. */
+static err_code check_kinds(const char *list, err *e)
+{
+    char word[64];
+    for (const char *at = list; at;) {
+        size_t n = strcspn(at, ",");
+        bool fits = false;
+        snprintf(word, sizeof word, "%.*s", (int)n, at);
+        for (size_t k = 0; k < eng_fault_count() && !fits; k++)
+            fits = n < sizeof word && cli_match(word, eng_fault_at(k)->name);
+        if (!fits)
+            return err_set(e, ERR_ARG, "--kinds: found '%s', wanted names or patterns of sparktape inject --list", word);
+        at = at[n] ? at + n + 1 : NULL;
+    }
+    return ERR_OK;
+}
+
 static err_code scorecard(const char *model, const words *w, const cli_common *common, int *exit_status, err *e)
 {
     rpl_scorecard card = { 0 };
@@ -158,12 +180,14 @@ static err_code scorecard(const char *model, const words *w, const cli_common *c
     err_code rc = rpl_scorecard_arms(w->arms ? w->arms : DEFAULT_ARMS, &card, e);
     if (rc == ERR_OK) rc = eng_weights_open(model, common->quiet, &weights, e);
     if (rc == ERR_OK) rc = open_script(w, folder, eng_weights_config(weights), &script, e);
+    interrupt_catch();
     if (rc == ERR_OK) rc = rpl_scorecard_run(&card, weights, script, folder, &o, e);
-    if (rc == ERR_OK && card.n_plantings == 0) rc = err_set(e, ERR_ARG, "scorecard: no fault fits what was asked for");
+    if (rc == ERR_OK && card.n_plantings_wanted == 0)
+        rc = err_set(e, ERR_ARG, "scorecard: no fault fits what was asked for");
     double seconds = (double)(clock_ns() - start) * 1e-9;
-    if (rc == ERR_OK && common->json) rc = print_json(&card, seconds, e);
+    if (rc == ERR_OK && common->json) rc = print_json(&card, model, w, seconds, e);
     else if (rc == ERR_OK) print_text(&card, w->all, seconds);
-    *exit_status = rpl_scorecard_passes(&card) ? 0 : 1;
+    *exit_status = strcmp(rpl_scorecard_verdict(&card), "PASS") == 0 ? 0 : 1;
     rmdir(folder);
     eng_script_close(script);
     eng_weights_close(weights);
@@ -182,6 +206,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         cli_help(self);
         return ERR_OK;
     }
+    TRY(check_kinds(w.kinds, e));
     if (w.every > INT32_MAX) return err_set(e, ERR_ARG, "--every: found %lld, wanted less", (long long)w.every);
     return scorecard(args.item[0], &w, &common, exit_status, e);
 }

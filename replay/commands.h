@@ -5,6 +5,7 @@
 #include "base/cli.h"
 
 extern const cli_command CMD_REPLAY, CMD_DIFF, CMD_CERTIFY, CMD_INJECT, CMD_SCORECARD, CMD_PARITY;
-extern const cli_command CMD_CLASSIFY, CMD_ACCEPT;
+extern const cli_command CMD_CLASSIFY, CMD_ACCEPT, CMD_ATTRIBUTE, CMD_REDUCE;
+extern const cli_command CMD_REPORT;
 
 #endif

@@ -159,7 +159,9 @@ static int same_hashes(const rpl_compare *c, int32_t round, int32_t slot, const 
     for (int s = A; s <= B; s++) {
         int64_t at = cap_names_find(c->names[s], round, slot, name);
         if (at < 0) return -1;
-        fmt_tape_at(c->tape[s], cap_names_at(c->names[s], (size_t)at)->first_record, &rec[s]);
+        const uint32_t first = cap_names_at(c->names[s], (size_t)at)->first_record;
+        fmt_tape_at(c->tape[s], first, &rec[s]);
+        if (slot != FMT_TAPE_NO_SLOT && fmt_tape_again(c->tape[s], first) >= 0) return -1; /* only of one insert's rows */
     }
     if (rec[A].place == FMT_PLACE_REPLICATED && rec[B].place == FMT_PLACE_REPLICATED) return same_record(&rec[A], &rec[B]);
     if (rec[A].place != rec[B].place || rec[A].axis != rec[B].axis || rec[A].n_ranks != rec[B].n_ranks) return -1;

@@ -1,4 +1,5 @@
 #include "replay/diff_report.h"
+#include "replay/source.h"
 
 static err_code emit(json_t *line, err *e)
 {
@@ -88,19 +89,20 @@ err_code rpl_diff_print_json(const rpl_diff *d, err *e)
 {
     json_t *identity = json_array();
     for (char **p = d->identity; p && *p; p++) json_array_append_new(identity, json_string(*p));
-    TRY(emit(json_pack(
-                 "{s:i, s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
+    json_t *verdict = json_pack(
+                 "{s:i, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
                  " s:i, s:i, s:o, s:I}",
                  "schema", 1, "type", "verdict", "verdict", rpl_diff_verdict(d), "a", fmt_tape_path(d->a), "b",
-                 fmt_tape_path(d->b), "forced", d->forced, "values", (json_int_t)d->n_values, "compared",
+                 fmt_tape_path(d->b), "forced", d->forced, "partial", d->interrupted || d->damaged, "damaged", d->damaged,
+                 "rounds_wanted", d->n_rounds_wanted, "values", (json_int_t)d->n_values, "compared",
                  (json_int_t)d->n_compared, "equal", (json_int_t)d->n_equal, "differ", (json_int_t)d->n_differ,
                  "one_sided", (json_int_t)d->n_one_sided, "elements", (json_int_t)d->n_elems, "origins",
                  (json_int_t)d->by_class[RPL_CLASS_ORIGIN], "inherited",
                  (json_int_t)d->by_class[RPL_CLASS_INHERITED], "unplaced", (json_int_t)d->by_class[RPL_CLASS_UNPLACED],
                  "findings", (json_int_t)(d->n_findings + (d->n_elems == 0)), "drafts", (json_int_t)d->n_blocks,
                  "drafts_equal", (json_int_t)d->n_blocks_exact, "rounds", d->n_rounds, "rounds_differ",
-                 d->rounds_differ, "identity", identity, "redacted", (json_int_t)d->n_redacted),
-             e));
+                 d->rounds_differ, "identity", identity, "redacted", (json_int_t)d->n_redacted);
+    TRY(emit(rpl_options_json(rpl_source_json(rpl_source_json(verdict, d->a), d->b), d->rounds, d->tap), e));
     if (d->n_elems == 0)
         TRY(emit(json_pack("{s:i, s:s, s:s}", "schema", 1, "type", "finding", "finding", "nothing compared"), e));
     TRY(print_values_json(d, true, e));

@@ -8,12 +8,12 @@
 
 enum { FEW = 12 }; /* rows of a table unless all are wanted */
 
-static bool same(const rpl_diff *d)
+static rpl_coverage coverage_of(const rpl_diff *d)
 {
-    return d->n_elems > 0 && d->n_differ == 0 && d->n_findings == 0 && !(d->alike && d->n_one_sided);
+    return (rpl_coverage){ 1, 1, d->n_rounds, d->n_rounds_wanted, d->n_rounds_wanted, d->interrupted, d->damaged };
 }
 
-bool rpl_diff_sum(rpl_diff *d)
+void rpl_diff_sum(rpl_diff *d)
 {
     for (int32_t i = 0; i < d->n_rounds; i++) {
         const rpl_round *r = d->round[i];
@@ -36,10 +36,17 @@ bool rpl_diff_sum(rpl_diff *d)
     d->n_one_sided = d->forced ? 0 : d->n_values - d->n_equal - d->n_differ - d->n_redacted;
     d->alike = level && json_equal(level, json_object_get(b, "level")) &&
                (!taps_a || !taps_b || json_equal(taps_a, taps_b));
-    return same(d);
 }
 
-const char *rpl_diff_verdict(const rpl_diff *d) { return same(d) ? "SAME" : "DIFFERENT"; }
+const char *rpl_diff_verdict(const rpl_diff *d)
+{
+    const rpl_coverage coverage = coverage_of(d);
+    bool differ = d->n_differ > 0 || d->n_findings > 0 || (d->alike && d->n_one_sided);
+    bool hidden = d->n_redacted > 0 || (d->forced && cap_redact_key_of(d->b));
+    const char *found = differ ? "DIFFERENT" : d->n_elems == 0 ? NULL : hidden ? "INCOMPLETE" : "SAME";
+    if (!found && !d->interrupted) found = "DIFFERENT";
+    return rpl_coverage_verdict(&coverage, found);
+}
 
 /* Differences of build, libraries and machine explain nothing by themselves when the bits agree: they are told apart. */
 static bool matters(const char *line)
@@ -134,9 +141,18 @@ typedef struct row {
     uint64_t max_ulp;
 } row;
 
+/* NaN against a number: no distance, and further off than any. */
+static bool is_lost(const rpl_value *v) { return v->m.max_ulp == UINT64_MAX; }
+
+static bool is_further(const rpl_value *v, const rpl_value *than)
+{
+    if (!than || is_lost(v) != is_lost(than)) return !than || is_lost(v);
+    return !(v->m.rel_l2 <= than->m.rel_l2);
+}
+
 static void add_to_row(row *w, const rpl_value *v, int32_t round)
 {
-    bool further = !w->worst || !(v->m.rel_l2 <= w->worst->m.rel_l2);
+    bool further = is_further(v, w->worst);
     if (!w->worst) w->first_round = round;
     if (further) w->worst = v, w->worst_round = round;
     w->n_rounds += w->n_rounds == 0 || w->last_round != round; /* an insert value has a record per slot */
@@ -166,9 +182,20 @@ static void print_row(const row *w)
     printf("%10s %9.2e  %-18s %15.9g %15.9g  %s\n", ulp, v->m.rel_l2, where, v->a_worst, v->b_worst, v->ops);
 }
 
-/* Differences of one class in order of round and program: a row per value over all rounds, or, with all, every single
- * one. */
-static err_code print_class(const rpl_diff *d, rpl_class cls, const char *title, err *e)
+/* Puts the rows that NaN is in before the others, which keep their order. */
+static void put_lost_first(row *rows, size_t n)
+{
+    for (size_t i = 0, to = 0; i < n; i++) {
+        row lost = rows[i];
+        if (!is_lost(lost.worst)) continue;
+        memmove(&rows[to + 1], &rows[to], (i - to) * sizeof *rows);
+        rows[to++] = lost;
+    }
+}
+
+/* Differences of one class in order of round and program, those with NaN first: a row per value over all rounds, or, with
+ * all, every single one. *closer (may hold an earlier class's) is the value to look at first. */
+static err_code print_class(const rpl_diff *d, rpl_class cls, const char *title, row *closer, err *e)
 {
     row *rows = NULL;
     size_t n_rows = 0, capacity = 0;
@@ -191,27 +218,34 @@ static err_code print_class(const rpl_diff *d, rpl_class cls, const char *title,
     printf("\n%s\n%5s %6s  %-18s %15s %10s %9s  %-18s %15s %15s  %s\n", title, "round", "rounds", "value",
            "differ", "max ulp", "rel L2", "worst", d->forced ? "computed" : "A", d->forced ? "recorded" : "B",
            "the ops it may lie in");
+    put_lost_first(rows, n_rows);
+    if (!closer->worst || (is_lost(rows[0].worst) && !is_lost(closer->worst))) *closer = rows[0];
     for (size_t i = 0; i < n_rows && (d->all || i < FEW); i++) print_row(&rows[i]);
     if (n_rows > FEW && !d->all) printf("%5s %zu more values (--all)\n", "", n_rows - FEW);
     free(rows);
     return ERR_OK;
 }
 
-static err_code print_inherited(const rpl_diff *d, err *e)
+static err_code print_inherited(const rpl_diff *d, row *closer, err *e)
 {
     const rpl_value *first = NULL, *largest = NULL;
     int32_t first_round = 0, largest_round = 0;
-    if (d->all) return print_class(d, RPL_CLASS_INHERITED, "inherited: their inputs differ already", e);
+    if (d->all) return print_class(d, RPL_CLASS_INHERITED, "inherited: their inputs differ already", closer, e);
     for (int32_t i = 0; i < d->n_rounds; i++)
         for (int32_t k = 0; k < d->round[i]->n_values; k++) {
             const rpl_value *v = &d->round[i]->value[k];
             if (v->cls != RPL_CLASS_INHERITED) continue;
             if (!first) first = v, first_round = d->round[i]->round;
-            if (!largest || v->m.rel_l2 > largest->m.rel_l2) largest = v, largest_round = d->round[i]->round;
+            if (is_further(v, largest)) largest = v, largest_round = d->round[i]->round;
         }
-    if (first)
-        printf("\ninherited  %" PRId64 " values, from round %d %s on; largest rel L2 %.2e: round %d %s\n",
-               d->by_class[RPL_CLASS_INHERITED], first_round, first->name, largest->m.rel_l2, largest_round, largest->name);
+    if (!first) return ERR_OK;
+    printf("\ninherited  %" PRId64 " values, from round %d %s on; ", d->by_class[RPL_CLASS_INHERITED], first_round,
+           first->name);
+    if (is_lost(largest)) printf("NaN");
+    else printf("largest rel L2 %.2e", largest->m.rel_l2);
+    printf(": round %d %s\n", largest_round, largest->name);
+    if (!closer->worst || (is_lost(largest) && !is_lost(closer->worst)))
+        *closer = (row){ .worst = largest, .worst_round = largest_round };
     return ERR_OK;
 }
 
@@ -249,13 +283,14 @@ static void print_findings(const rpl_diff *d)
     for (int32_t i = 0; i < d->n_rounds; i++)
         for (int32_t k = 0; k < d->round[i]->n_values; k++) {
             const rpl_value *v = &d->round[i]->value[k];
-            for (int bit = 0; bit < RPL_FINDING_COUNT; bit++) {
+            for (int bit = 0; bit <= RPL_FINDING_COUNT; bit++) { /* the last one: a difference, beyond all others */
                 char slot[16];
-                if (!(v->m.findings >> bit & 1)) continue;
+                bool nan = bit == RPL_FINDING_COUNT;
+                if (nan ? !is_lost(v) : !(v->m.findings >> bit & 1)) continue;
                 if (n == 0) printf("\nfindings\n");
                 if (n++ < FEW || d->all)
                     printf("%-10s %5d %4s  %-20s %s\n", "finding", d->round[i]->round, slot_text(v->slot, slot), v->name,
-                           rpl_finding_text((rpl_finding)(1 << bit)));
+                           nan ? "NaN against a number" : rpl_finding_text((rpl_finding)(1 << bit)));
             }
         }
     if (n > FEW && !d->all) printf("%-10s %" PRId64 " more (--all)\n", "", n - FEW);
@@ -282,26 +317,21 @@ static void print_drafts(const rpl_diff *d)
     if (n > FEW && !d->all) printf("%-10s %" PRId64 " more (--all)\n", "", n - FEW);
 }
 
-/* The value to look at first: the first origin, else the first difference that has elements to show. */
-static const rpl_value *first_value(const rpl_diff *d, int32_t *round)
+/* Of findings alone there is no row. */
+static void find_closer(const rpl_diff *d, row *closer)
 {
-    const rpl_value *other = NULL;
     for (int32_t i = 0; i < d->n_rounds; i++)
-        for (int32_t k = 0; k < d->round[i]->n_values; k++) {
-            const rpl_value *v = &d->round[i]->value[k];
-            bool seen = v->state == RPL_STATE_COMPARED || v->state == RPL_STATE_BY_HASH;
-            if (v->cls == RPL_CLASS_ORIGIN && seen) { *round = d->round[i]->round; return v; }
-            if (!other && seen && rpl_diff_differs(v)) *round = d->round[i]->round, other = v;
-        }
-    return other;
+        for (int32_t k = 0; k < d->round[i]->n_values && !closer->worst; k++)
+            if (d->round[i]->value[k].m.findings)
+                *closer = (row){ .worst = &d->round[i]->value[k], .worst_round = d->round[i]->round };
 }
 
-/* "T:3/-/s0.attn_out[0,17]", as `show` and `browse --at` take it. */
-static void print_closer(const rpl_diff *d)
+/* "T:3/-/s0.attn_out[0,17]", as `show` and `browse --at` take it: the worst element of the first row that was printed. */
+static void print_closer(const rpl_diff *d, const row *closer)
 {
-    int32_t round = 0;
+    int32_t round = closer->worst_round;
     char slot[16], at[80] = "";
-    const rpl_value *v = first_value(d, &round);
+    const rpl_value *v = closer->worst;
     if (!v) return;
     bool in_b = v->b.ndim >= 0;
     if (v->m.worst >= 0) index_text(&v->b, v->m.worst, at);
@@ -337,17 +367,22 @@ static err_code print_text(const rpl_diff *d, err *e)
     print_run('A', d->a);
     print_run('B', d->b);
     print_redacted(d);
+    const rpl_coverage coverage = coverage_of(d);
+    rpl_coverage_print(&coverage);
     if (d->forced) printf("forced: A's arm run on every op's inputs as B recorded them, against B's outputs\n");
     print_identity(d);
-    TRY(print_class(d, RPL_CLASS_ORIGIN, d->forced ? "origins: the op alone, on B's inputs, gives another value"
-                                                   : "origins: everything they read is the same on both sides", e));
-    TRY(print_class(d, RPL_CLASS_INPUT, "inputs: the two runs were asked different things", e));
-    TRY(print_class(d, RPL_CLASS_UNPLACED, "unplaced: what they were made from is not recorded on both sides", e));
-    TRY(print_inherited(d, e));
-    print_missing(d);
     print_findings(d);
+    row closer = { 0 };
+    TRY(print_class(d, RPL_CLASS_ORIGIN, d->forced ? "origins: the op alone, on B's inputs, gives another value"
+                                                   : "origins: everything they read is the same on both sides",
+                    &closer, e));
+    TRY(print_class(d, RPL_CLASS_INPUT, "inputs: the two runs were asked different things", &closer, e));
+    TRY(print_class(d, RPL_CLASS_UNPLACED, "unplaced: what they were made from is not recorded on both sides", &closer, e));
+    TRY(print_inherited(d, &closer, e));
+    print_missing(d);
     print_drafts(d);
-    print_closer(d);
+    find_closer(d, &closer);
+    print_closer(d, &closer);
     return ERR_OK;
 }
 

@@ -19,8 +19,13 @@ typedef struct ring_state {
     int64_t *told;    /* [n_stages] rows of the last draft's window that were there without it */
 } ring_state;
 
-/* The bench that ran last for a step, and what it was made for. */
-typedef struct bench_slot { eng_bench *bench; int32_t rows, batch, n_out; } bench_slot;
+/* The bench of a step, the most it was made for, and the groups that ran last, with what was recorded then. */
+typedef struct bench_slot {
+    eng_bench *bench;
+    int32_t rows, batch, n_out;
+    rpl_fold *fold;
+    bool *folded; /* [n_values] */
+} bench_slot;
 
 /* A compared round, kept. */
 typedef struct kept_round { rpl_round round; rpl_value *value; bool done; } kept_round;
@@ -86,14 +91,19 @@ static bool has_payload(const rpl_forced *f, int32_t round, int32_t slot, const 
     return r.tier == FMT_TIER_TENSOR;
 }
 
-/* Length of a recorded vector of int32, 0 when absent. */
+/* Length of a recorded vector of int32, of all a slot's inserts together; 0 when absent. */
 static int64_t vector_length(const rpl_forced *f, int32_t round, int32_t slot, const char *name)
 {
     int64_t at = cap_names_find(f->names, round, slot, name);
     if (at < 0) return 0;
-    fmt_tape_record r;
-    fmt_tape_at(f->tape, cap_names_at(f->names, (size_t)at)->first_record, &r);
-    return r.tensor.ndim == 1 && r.tier == FMT_TIER_TENSOR ? r.tensor.shape[0] : 0;
+    int64_t record = cap_names_at(f->names, (size_t)at)->first_record, length = 0;
+    for (; record >= 0; record = slot == FMT_TAPE_NO_SLOT ? -1 : fmt_tape_again(f->tape, (size_t)record)) {
+        fmt_tape_record r;
+        fmt_tape_at(f->tape, (size_t)record, &r);
+        if (r.tensor.ndim != 1 || r.tier != FMT_TIER_TENSOR) return 0;
+        length += r.tensor.shape[0];
+    }
+    return length;
 }
 
 static err_code get_vector(const rpl_forced *f, int32_t round, int32_t slot, const char *name, int64_t n, cap_value *v,
@@ -354,11 +364,36 @@ static err_code report_group(step_run *s, const rpl_group *g, const eng_extents 
     return ERR_OK;
 }
 
+static void close_bench(bench_slot *b)
+{
+    eng_bench_close(b->bench);
+    rpl_fold_free(b->fold);
+    free(b->folded);
+    *b = (bench_slot){ 0 };
+}
+
+/* The groups of the step that runs: the last ones where the same values are recorded. */
+static err_code fold_of(rpl_forced *f, eng_step_kind step, const rpl_fold **out, err *e)
+{
+    bench_slot *b = &f->bench[step];
+    const size_t bytes = (size_t)f->n_values[step] * sizeof *b->folded;
+    if (!b->fold || memcmp(b->folded, f->recorded[step], bytes) != 0) {
+        rpl_fold_free(b->fold);
+        b->fold = NULL;
+        if (!b->folded) b->folded = mem_alloc(bytes, 1);
+        if (!b->folded) return err_set(e, ERR_NOMEM, "forced run: no memory");
+        TRY(rpl_fold_make(eng_bench_program(b->bench), f->recorded[step], NULL, &b->fold, e));
+        memcpy(b->folded, f->recorded[step], bytes);
+    }
+    *out = b->fold;
+    return ERR_OK;
+}
+
 /* no_ring: bit k set: stage k's attention has nothing to read. */
 static err_code run_groups(step_run *s, const eng_extents *x, uint32_t no_ring, err *e)
 {
-    rpl_fold *fold;
-    TRY(rpl_fold_make(s->program, s->f->recorded[s->step], NULL, &fold, e));
+    const rpl_fold *fold = NULL;
+    TRY(fold_of(s->f, s->step, &fold, e));
     err_code rc = ERR_OK;
     for (int32_t i = 0; rc == ERR_OK && i < rpl_fold_count(fold); i++) {
         const rpl_group *g = rpl_fold_at(fold, i);
@@ -374,20 +409,24 @@ static err_code run_groups(step_run *s, const eng_extents *x, uint32_t no_ring, 
         rc = run_group(s, g, e);
         if (rc == ERR_OK) rc = report_group(s, g, x, e);
     }
-    rpl_fold_free(fold);
     return rc;
 }
 
-/* The bench for these extents: the last one when they are its own. */
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
+/* The bench for these extents: the last one when it has room for them. */
 static err_code open_bench(rpl_forced *f, eng_step_kind step, int32_t rows, int32_t batch, int32_t n_out,
                            eng_bench **out, err *e)
 {
     bench_slot *b = &f->bench[step];
-    if (!b->bench || b->rows != rows || b->batch != batch || b->n_out != n_out) {
-        eng_bench_close(b->bench);
-        *b = (bench_slot){ .rows = rows, .batch = batch, .n_out = n_out };
-        TRY(eng_bench_open(f->weights, &f->options, step, rows, batch, n_out, &b->bench, e));
+    if (!b->bench || b->rows < rows || b->batch < batch || b->n_out < n_out) {
+        const bench_slot most = { .rows = larger(b->rows, rows), .batch = larger(b->batch, batch),
+                                  .n_out = larger(b->n_out, n_out) };
+        close_bench(b);
+        *b = most;
+        TRY(eng_bench_open(f->weights, &f->options, step, b->rows, b->batch, b->n_out, &b->bench, e));
     }
+    eng_bench_resize(b->bench, rows, batch, n_out);
     *out = b->bench;
     const eng_program *p = eng_bench_program(b->bench);
     if (!f->value[step]) {
@@ -596,7 +635,7 @@ void rpl_forced_close(rpl_forced *f)
     for (int32_t i = 0; f->kept && i < rpl_ordered_rounds(f->ordered); i++) free(f->kept[i].value);
     free(f->kept);
     for (int step = 0; step < N_STEPS; step++) {
-        eng_bench_close(f->bench[step].bench);
+        close_bench(&f->bench[step]);
         for (int32_t v = 0; v < f->n_values[step]; v++) cap_value_fini(&f->value[step][v]);
         free(f->value[step]);
         free(f->recorded[step]);

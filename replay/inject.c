@@ -69,7 +69,7 @@ err_code rpl_inject(const eng_weights *w, const eng_script *s, const eng_options
     rc = run_rounds(s, r, f, quiet, e);
     if (rc == ERR_OK && f && refuse_unchanged && eng_fault_changed(f) == 0) rc = changed_nothing(f, e);
     if (rc != ERR_OK) cap_recorder_discard(r);
-    else rc = cap_recorder_finish(r, e);
+    else if ((rc = cap_recorder_finish(r, e)) != ERR_OK && e) rc = cap_say_what_is_left(out, e);
 out:
     json_decref(identity);
     eng_close(g);

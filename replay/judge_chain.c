@@ -54,11 +54,11 @@ static bool sums_codes(const rpl_chain *c, const eng_op *op)
 /* Row t of op's output, as recorded, lies in its spans: the computed codes explain it. */
 static bool row_explained(const rpl_chain *c, const eng_op *op, int32_t t)
 {
-    const int32_t n = width_of(c, op->out[0]);
+    const int64_t n = width_of(c, op->out[0]), end = (t + 1) * n;
     const chain_value *y = &c->value[op->out[0]];
     const float *got = c->v->recorded.data;
-    for (int64_t i = (int64_t)t * n; i < (int64_t)(t + 1) * n; i++)
-        if (y->need[i] && !((double)got[i] >= y->span[i].lo && (double)got[i] <= y->span[i].hi)) return false;
+    for (int64_t i = next_wanted(y->need, t * n, end); i < end; i = next_wanted(y->need, i + 1, end))
+        if (!((double)got[i] >= y->span[i].lo && (double)got[i] <= y->span[i].hi)) return false;
     return true;
 }
 
@@ -189,11 +189,8 @@ static eng_extents extents_of(const rpl_chain *c)
 
 static void forget(rpl_chain *c)
 {
-    for (size_t i = 0; i < c->n_values; i++) {
-        free(c->value[i].span);
-        free(c->value[i].need);
-        c->value[i] = (chain_value){ 0 };
-    }
+    if (c->n_values) memset(c->value, 0, c->n_values * sizeof *c->value);
+    c->rooms_used = 0;
 }
 
 err_code rpl_chain_start(rpl_chain *c, const rpl_forced_value *v, rpl_sight *out, err *e)
@@ -226,13 +223,26 @@ static err_code alloc_value(rpl_chain *c, int32_t v, err *e)
 {
     chain_value *to = &c->value[v];
     const size_t n = (size_t)elems(c, v);
-    if (to->need) {
-        memset(to->need, 0, n);
-        return ERR_OK;
+    if (!to->need) {
+        void *rooms = c->room;
+        if (!mem_grow(&rooms, &c->rooms_capacity, c->rooms_used + 1, sizeof *c->room)) goto no_memory;
+        c->room = rooms;
+        chain_room *room = &c->room[c->rooms_used];
+        if (c->rooms_used == c->n_rooms) {
+            *room = (chain_room){ 0 };
+            c->n_rooms++;
+        }
+        if (!mem_grow(&room->need, &room->need_capacity, n, 1) ||
+            !mem_grow(&room->span, &room->span_capacity, n, sizeof *to->span))
+            goto no_memory;
+        c->rooms_used++;
+        to->need = room->need;
+        to->span = room->span;
     }
-    to->need = mem_alloc(n, 1);
-    to->span = mem_alloc(n, sizeof *to->span);
-    return to->need && to->span ? ERR_OK : err_set(e, ERR_NOMEM, "judge: no memory for the spans of %s", c->v->name);
+    memset(to->need, 0, n);
+    return ERR_OK;
+no_memory:
+    return err_set(e, ERR_NOMEM, "judge: no memory for the spans of %s", c->v->name);
 }
 
 static err_code walk(rpl_chain *c, err *e)
@@ -246,8 +256,9 @@ static err_code walk(rpl_chain *c, err *e)
         if (out->sight == RPL_SIGHT_CODES) continue; /* its input's spans are the answer */
         TRY(sums_codes(c, op) ? choose_codes(c, op, e) : RULE[op->kind].bound(c, op, e));
         if (last_op(c, op) || dtype_of(c, op->out[0]) != FMT_DTYPE_BF16) continue;
-        for (int64_t i = 0; i < elems(c, op->out[0]); i++)
-            if (out->need[i]) out->span[i] = krn_span_bf16(out->span[i]);
+        const int64_t n = elems(c, op->out[0]);
+        for (int64_t i = next_wanted(out->need, 0, n); i < n; i = next_wanted(out->need, i + 1, n))
+            out->span[i] = krn_span_bf16(out->span[i]);
     }
     return ERR_OK;
 }
@@ -272,11 +283,12 @@ err_code rpl_chain_spans(rpl_chain *c, const uint8_t *need, const int32_t *ids, 
     const eng_op *last = &program(c)->op[g->op[g->n_ops - 1]];
     /* The biased logits stand in for the tokens. */
     const int32_t target = last->kind == ENG_OP_MARKOV ? last->out[0] : c->v->value;
-    const int64_t repeat = target == c->v->value ? 1 : c->x.n[ENG_DIM_V];
+    const int64_t n = elems(c, c->v->value), repeat = target == c->v->value ? 1 : c->x.n[ENG_DIM_V];
     c->ids = ids;
     TRY(alloc_value(c, target, e));
-    for (int64_t i = 0; i < elems(c, c->v->value); i++)
-        memset(c->value[target].need + i * repeat, need[i], (size_t)repeat);
+    if (repeat == 1) memcpy(c->value[target].need, need, (size_t)n);
+    else
+        for (int64_t i = 0; i < n; i++) memset(c->value[target].need + i * repeat, need[i], (size_t)repeat);
     *out = c->value[target].span;
     if (sums_codes(c, last)) {
         TRY(rpl_bound_linear(c, last, e));
@@ -310,7 +322,11 @@ err_code rpl_chain_open(const eng_weights *w, krn_rule rule, rpl_chain **out, er
 void rpl_chain_close(rpl_chain *c)
 {
     if (!c) return;
-    forget(c);
+    for (size_t i = 0; i < c->n_rooms; i++) {
+        free(c->room[i].span);
+        free(c->room[i].need);
+    }
+    free(c->room);
     free(c->value);
     free(c->freq);
     free(c);

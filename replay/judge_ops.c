@@ -110,9 +110,10 @@ err_code rpl_bound_markov(rpl_chain *c, const eng_op *op, err *e)
     free(jobs);
     for (int64_t row = 0; row < batch * n_out; row++) {
         const int64_t logits = (row / n_out * c->config->block + row % n_out) * head.n;
-        for (int64_t i = 0; i < head.n; i++)
-            if (y->need[row * head.n + i])
-                y->span[row * head.n + i] = krn_markov_bound(span_at(c, op->in[0], logits + i), y->span[row * head.n + i]);
+        const uint8_t *need = y->need + row * head.n;
+        krn_span *span = y->span + row * head.n;
+        for (int64_t i = next_wanted(need, 0, head.n); i < head.n; i = next_wanted(need, i + 1, head.n))
+            span[i] = krn_markov_bound(span_at(c, op->in[0], logits + i), span[i]);
     }
     return ERR_OK;
 }
@@ -158,7 +159,9 @@ err_code rpl_bound_rope(rpl_chain *c, const eng_op *op, err *e)
     const int32_t hd = c->config->head_dim, rd = c->config->rope_dim, width = width_of(c, op->out[0]);
     const int32_t *pos = data_of(c, op->in[1]);
     const chain_value *y = &c->value[op->out[0]];
-    for (int64_t head = 0; head < elems(c, op->out[0]); head += hd) {
+    const int64_t n = elems(c, op->out[0]);
+    for (int64_t head = 0; head < n; head += hd) {
+        if (!any(y->need + head, hd)) continue;
         for (int64_t i = head; i < head + hd - rd; i++)
             if (y->need[i]) y->span[i] = span_at(c, op->in[0], i);
         for (int64_t i = head + hd - rd; i < head + hd; i += 2)
@@ -263,7 +266,7 @@ err_code rpl_bound_elementwise(rpl_chain *c, const eng_op *op, err *e)
 {
     (void)e;
     const chain_value *y = &c->value[op->out[0]];
-    for (int64_t i = 0; i < elems(c, op->out[0]); i++)
-        if (y->need[i]) y->span[i] = element(c, op, i);
+    const int64_t n = elems(c, op->out[0]);
+    for (int64_t i = next_wanted(y->need, 0, n); i < n; i = next_wanted(y->need, i + 1, n)) y->span[i] = element(c, op, i);
     return ERR_OK;
 }

@@ -7,9 +7,15 @@
 /* A value of the program while a chain is walked. */
 typedef struct chain_value {
     rpl_sight sight;
-    krn_span *span;  /* [elements], SPAN only */
-    uint8_t *need;   /* [elements] those that are wanted */
+    krn_span *span;  /* [elements], SPAN only; a room's */
+    uint8_t *need;   /* [elements] those that are wanted; a room's */
 } chain_value;
+
+/* Memory for one value's spans, used again for those of the next chain: most chains are short, and many. */
+typedef struct chain_room {
+    void *span, *need;
+    size_t span_capacity, need_capacity;
+} chain_room;
 
 struct rpl_chain {
     const eng_weights *weights;
@@ -21,6 +27,8 @@ struct rpl_chain {
     const int32_t *ids;
     chain_value *value;       /* [n_values] */
     size_t n_values;
+    chain_room *room;         /* [n_rooms], of which rooms_used are given out */
+    size_t n_rooms, rooms_used, rooms_capacity;
 };
 
 /* ---- reading the bench ---- */
@@ -48,6 +56,12 @@ static inline krn_span span_at(const rpl_chain *c, int32_t v, int64_t i)
     return krn_span_point((double)f32_from_bf16(((const bf16 *)data_of(c, v))[i]));
 }
 
+/* The next wanted element from i on; n: none. */
+static inline int64_t next_wanted(const uint8_t *need, int64_t i, int64_t n)
+{
+    const uint8_t *at = i < n ? memchr(need + i, 1, (size_t)(n - i)) : NULL;
+    return at ? at - need : n;
+}
 static inline bool any(const uint8_t *need, int64_t n) { return n > 0 && memchr(need, 1, (size_t)n) != NULL; }
 
 /* ---- bounds ---- */

@@ -1,5 +1,6 @@
 #include "replay/parity.h"
 
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "replay/parity_judge.h"
 #include "replay/replay.h"
@@ -44,6 +45,8 @@ static bool same_run_but_mode(const eng_options *a, const eng_options *b)
            a->n_ranks == b->n_ranks;
 }
 
+bool rpl_same_run(const eng_options *a, const eng_options *b) { return same_run_but_mode(a, b) && a->mode == b->mode; }
+
 static int32_t choose_reference(const rpl_parity *p)
 {
     static const char *const ARMS[] = { "mirror64", "mirror" };
@@ -66,13 +69,23 @@ static void note_unstable(rpl_column *c, const rpl_trace *again)
     }
 }
 
+/* A run that was interrupted is not compared: what it lacks would count as unstable. */
 static err_code run_again(const rpl_parity_options *o, rpl_column *c, rpl_runner *r, rpl_trace *again, err *e)
 {
     for (int32_t i = 1; i < o->repeat; i++) {
         TRY(rpl_runner_run(r, again, NULL, e));
+        if (interrupt_seen()) break;
         note_unstable(c, again);
+        c->n_runs++;
     }
     return ERR_OK;
+}
+
+static int32_t wanted_before(const rpl_parity_options *o, int32_t index)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < index; i++) n += !o->only || o->only[i];
+    return n;
 }
 
 static err_code run_column(const rpl_parity *p, const fmt_tape *t, const eng_weights *w, const rpl_parity_options *o,
@@ -84,12 +97,17 @@ static err_code run_column(const rpl_parity *p, const fmt_tape *t, const eng_wei
     TRY(rpl_trace_init(&c->trace, p->layout, e));
     TRY(rpl_runner_open(t, w, p->layout, &c->o, true, o->quiet, &r, e));
     err_code rc = rpl_runner_run(r, &c->trace, NULL, e);
+    c->n_rounds = wanted_before(o, rpl_runner_done(r));
+    c->n_runs = 1;
     if (rc == ERR_OK) rc = rpl_trace_init(&again, p->layout, e);
     if (rc == ERR_OK) rc = run_again(o, c, r, &again, e);
     rpl_runner_close(r);
     rpl_trace_fini(&again);
-    rpl_poisoned poisoned = { .first = -1 };
-    if (rc == ERR_OK && o->poison && c->o.backend == ENG_BACKEND_CPU)
+    bool poison = o->poison && c->o.backend == ENG_BACKEND_CPU;
+    if (poison && !(c->poisoned = mem_alloc((size_t)p->n_rows + 1, 1)))
+        rc = err_set(e, ERR_NOMEM, "parity: no memory for %lld values", (long long)p->n_rows);
+    rpl_poisoned poisoned = { .first = -1, .row = c->poisoned };
+    if (rc == ERR_OK && poison)
         rc = rpl_trace_poisoned(t, w, p->layout, &c->o, &c->trace, c->unstable, o->quiet, &poisoned, e);
     c->n_poisoned = poisoned.n;
     c->first_poisoned = poisoned.first;
@@ -99,7 +117,6 @@ static err_code run_column(const rpl_parity *p, const fmt_tape *t, const eng_wei
 static err_code fill_column(const rpl_parity *p, const fmt_tape *t, const eng_weights *w, const rpl_parity_options *o,
                             rpl_column *c, err *e)
 {
-    c->first_unstable = c->first_ranks_differ = c->first_poisoned = -1;
     c->unstable = mem_alloc((size_t)p->n_rows + 1, 1);
     if (!c->unstable) return err_set(e, ERR_NOMEM, "parity: no memory for %lld values", (long long)p->n_rows);
     TRY(run_column(p, t, w, o, c, e));
@@ -208,16 +225,22 @@ err_code rpl_parity_run(const fmt_tape *t, const eng_weights *w, const rpl_parit
         return err_set(e, ERR_INPUT, "%s: is redacted, wanted a tape whose tokens can be run", fmt_tape_path(t));
     p->column = o->column;
     p->n_columns = o->n_columns;
+    for (int32_t c = 0; c < p->n_columns; c++)
+        p->column[c].first_unstable = p->column[c].first_ranks_differ = p->column[c].first_poisoned = -1;
     TRY(rpl_layout_make(t, eng_weights_config(w), o->only, &p->layout, e));
     p->n_rows = rpl_layout_count(p->layout);
-    for (int32_t i = 0; i < rpl_layout_rounds(p->layout); i++) p->n_rounds += rpl_layout_has(p->layout, i);
+    p->n_rounds_all = rpl_layout_rounds(p->layout);
+    p->n_rounds = p->n_rounds_wanted = wanted_before(o, p->n_rounds_all);
     p->reference = choose_reference(p);
     p->state = mem_alloc((size_t)p->n_rows + 1, (size_t)p->n_columns);
     if (!p->state) return err_set(e, ERR_NOMEM, "parity: no memory for %lld values", (long long)p->n_rows);
-    TRY(run_columns(p, t, w, o, e));
+    if (p->n_rows) TRY(run_columns(p, t, w, o, e)); /* an empty part needs no run */
     compare_columns(p);
     TRY(rpl_parity_judge(p, t, w, o, e));
     count_states(p);
+    p->interrupted = interrupt_seen();
+    for (int32_t c = 0; c < p->n_columns && p->n_rows; c++)
+        if (!p->column[c].tape && p->column[c].n_rounds < p->n_rounds) p->n_rounds = p->column[c].n_rounds;
     return ERR_OK;
 }
 
@@ -226,7 +249,8 @@ void rpl_parity_fini(rpl_parity *p)
     for (int32_t c = 0; c < p->n_columns; c++) {
         rpl_trace_fini(&p->column[c].trace);
         free(p->column[c].unstable);
-        p->column[c].unstable = NULL;
+        free(p->column[c].poisoned);
+        p->column[c].unstable = p->column[c].poisoned = NULL;
     }
     rpl_layout_free(p->layout);
     free(p->state);
@@ -243,5 +267,5 @@ const char *rpl_parity_verdict(const rpl_parity *p)
         if (c->n_unstable || c->n_ranks_differ || c->n_poisoned || c->n[RPL_PARITY_DIFFERS]) return "FAIL";
         incomplete = incomplete || c->n[RPL_PARITY_UNJUDGED] > 0 || c->n[RPL_PARITY_ABSENT] == p->n_rows;
     }
-    return incomplete ? "INCOMPLETE" : "PASS";
+    return p->interrupted ? NULL : incomplete ? "INCOMPLETE" : "PASS";
 }

@@ -30,9 +30,11 @@ typedef struct rpl_column {
     eng_options o;              /* of the tape: as far as its head says */
     bool tape;
     bool known;                 /* of the tape: o is the recorded run */
+    int32_t n_rounds, n_runs;   /* that ran in the first run, of those compared; runs that were not interrupted */
     rpl_trace trace;            /* of the first run */
     uint8_t *unstable;          /* [rows] 1: another run of the column has other bits */
     int64_t n_unstable, first_unstable, n_ranks_differ, first_ranks_differ; /* rows; first: -1 none */
+    uint8_t *poisoned;          /* [rows] 1: changes with the poison; NULL: not looked at */
     int64_t n_poisoned, first_poisoned; /* rows that change when poison stands in unwritten memory; -1 none */
     int64_t n[RPL_PARITY_STATES], first[RPL_PARITY_STATES];                 /* rows by state; first: -1 none */
     rpl_origin origin;          /* the first that no order of sums explains; op "" none */
@@ -60,7 +62,8 @@ typedef struct rpl_parity {
     rpl_layout *layout;
     rpl_column *column;         /* the caller's */
     int32_t n_columns, reference; /* mirror64, else mirror, else the first column that runs */
-    int32_t n_rounds;           /* compared */
+    int32_t n_rounds, n_rounds_wanted, n_rounds_all; /* that every column ran; that were to be; of all parts */
+    bool interrupted;
     int64_t n_rows;
     uint8_t *state;             /* [n_rows * n_columns] rpl_parity_state */
     rpl_pair pair[RPL_COLUMNS_MAX * 2];
@@ -78,8 +81,8 @@ bool rpl_runs_small(const eng_weights *w);
 /* "native-packed graph tp2" into name. */
 void rpl_column_name(const eng_options *o, char name[RPL_COLUMN_NAME]);
 
-/* Runs, compares, judges. p is zeroed; rpl_parity_fini is right for it whatever happened (it also frees what was filled of
- * the columns). t and w are borrowed by the call. ERR_INPUT as rpl_feed_open; ERR_DEVICE, ERR_NOMEM, ERR_IO (room for the
+/* Runs, compares, judges. After an interrupt (base/interrupt.h) what is left is not run, and nothing more is judged. p is
+ * zeroed; rpl_parity_fini is right for it whatever happened (it also frees what was filled of the columns). t and w are borrowed by the call. ERR_INPUT as rpl_feed_open; ERR_DEVICE, ERR_NOMEM, ERR_IO (room for the
  * rounds to be judged, in the folder for temporary files). */
 MUST_USE err_code rpl_parity_run(const fmt_tape *t, const eng_weights *w, const rpl_parity_options *o, rpl_parity *p,
                                  err *e);
@@ -91,12 +94,20 @@ rpl_parity_state rpl_parity_at(const rpl_parity *p, int64_t row, int32_t column)
 enum { RPL_PATTERN_TEXT = 400 };
 const char *rpl_parity_pattern(const rpl_parity *p, int64_t row, char buf[RPL_PATTERN_TEXT]);
 /* "PASS"; "FAIL": a pair, an unstable value, ranks, poison, or a value that no order of sums explains; "INCOMPLETE":
- * nothing of this, but values that could not be judged, or a column of which nothing was compared. */
+ * nothing of this, but values that could not be judged, or a column of which nothing was compared. Interrupted: NULL
+ * without a failure. */
 const char *rpl_parity_verdict(const rpl_parity *p);
 
 /* ---- output ---- */
-MUST_USE err_code rpl_parity_print(const rpl_parity *p, const fmt_tape *t, int32_t repeat, double seconds, bool all,
-                                   err *e);
-json_t *rpl_parity_json(const rpl_parity *p, const fmt_tape *t, int32_t repeat, double seconds); /* NULL: no memory */
+typedef struct rpl_parity_report {
+    const rpl_parity *p;
+    const fmt_tape *tape;
+    rpl_coverage coverage;
+    int32_t repeat;
+    double seconds;
+    bool all;                   /* every line, not the first ones of each kind */
+} rpl_parity_report;
+MUST_USE err_code rpl_parity_print(const rpl_parity_report *r, err *e);
+json_t *rpl_parity_json(const rpl_parity_report *r); /* NULL: no memory */
 
 #endif

@@ -1,7 +1,9 @@
 #include "replay/parity_judge.h"
 
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "engine/identity.h"
+#include "replay/cause.h"
 #include "replay/replay.h"
 
 #include <errno.h>
@@ -65,7 +67,6 @@ static void choose_round(judging *j, int32_t round)
         }
     if (results == 1)
         for (int32_t c = 0; c < p->n_columns; c++) *judged_as(j, round, c) = NOBODY; /* all agree */
-    else j->p->n_judged += results;
 }
 
 /* ---- verdicts ---- */
@@ -147,19 +148,54 @@ static int32_t *list_rounds(const judging *j, const fmt_tape *t, int32_t *n)
     return list;
 }
 
+/* The column that is c run again: itself, or the recorded run of the tape. NULL: none. */
+static const rpl_column *column_again(const rpl_parity *p, int32_t c)
+{
+    if (!p->column[c].tape) return &p->column[c];
+    for (int32_t k = 0; k < p->n_columns; k++)
+        if (!p->column[k].tape && p->column[c].known && rpl_same_run(&p->column[c].o, &p->column[k].o))
+            return &p->column[k];
+    return NULL;
+}
+
+/* Only a column's first origin is shown: causes of later rounds are not looked for. */
+typedef struct explaining { rpl_causes causes; int32_t first_round; } explaining;
+
+static err_code explain_first(void *ctx, const rpl_forced_value *v, const rpl_verdict *verdict, const uint8_t *classes,
+                              rpl_origin *o, err *e)
+{
+    explaining *x = ctx;
+    if (v->round > __atomic_load_n(&x->first_round, __ATOMIC_RELAXED)) return ERR_OK;
+    __atomic_store_n(&x->first_round, v->round, __ATOMIC_RELAXED);
+    return rpl_cause_explain(&x->causes, v, verdict, classes, o, e);
+}
+
 static err_code judge_tape(judging *j, int32_t c, const fmt_tape *t, err *e)
 {
+    const rpl_column *again = column_again(j->p, c);
+    rpl_controls controls = { .layout = j->p->layout, .recorded = &j->p->column[c].trace, .runs = j->o->repeat };
+    explaining x = { .causes = { .tape = t }, .first_round = INT32_MAX };
+    if (again && controls.runs > 1) {
+        controls.first = &again->trace;
+        controls.unstable = again->unstable;
+        controls.poisoned = again->poisoned;
+        x.causes.controls = &controls;
+    }
     rpl_certificate cert = { 0 };
     rpl_certify_options o = rpl_certify_options_of(t);
     o.bound = j->o->bound;
     o.threads = j->o->threads;
+    o.explain = explain_first;
+    o.explain_ctx = &x;
+    x.causes.n_ranks = o.n_ranks;
     int32_t n, *rounds = list_rounds(j, t, &n);
     if (!rounds) return err_set(e, ERR_NOMEM, "parity: no memory for the rounds to judge");
     const rpl_certify_job job = { .rounds = rounds, .n = n };
     err_code rc = rpl_certify_tape(t, j->weights, &o, &job, &cert, e);
-    if (rc == ERR_OK) {
+    if (rc == ERR_OK && !cert.interrupted) { /* a round that was left out has no verdict to take */
         take_verdicts(j, c, &cert);
         take_origins(j, c, &cert);
+        j->p->n_judged += n;
     }
     rpl_certificate_fini(&cert);
     free(rounds);
@@ -177,7 +213,7 @@ static err_code judge_run(judging *j, int32_t c, err *e)
     err_code rc = rpl_replay_run(j->tape, j->weights, &o, identity, j->path, e);
     json_decref(identity);
     if (rc == ERR_OK) rc = fmt_tape_open(j->path, &t, e);
-    if (rc == ERR_OK) rc = judge_tape(j, c, t, e);
+    if (rc == ERR_OK && !interrupt_seen()) rc = judge_tape(j, c, t, e);
     fmt_tape_close(t);
     unlink(j->path);
     return rc;
@@ -219,7 +255,7 @@ err_code rpl_parity_judge(rpl_parity *p, const fmt_tape *t, const eng_weights *w
     if (j.judged_as) memset(j.judged_as, NOBODY, n_rounds * (size_t)p->n_columns);
     for (int32_t i = 0; i < (int32_t)n_rounds && rc == ERR_OK; i++)
         if (rpl_layout_has(p->layout, i)) choose_round(&j, i);
-    for (int32_t c = 0; c < p->n_columns && rc == ERR_OK; c++) rc = judge_column(&j, c, e);
+    for (int32_t c = 0; c < p->n_columns && rc == ERR_OK && !interrupt_seen(); c++) rc = judge_column(&j, c, e);
     if (j.folder[0]) rmdir(j.folder);
     free(j.judged_as);
     free(j.only);

@@ -1,6 +1,7 @@
 #include "replay/parity.h"
 
 #include "base/mem.h"
+#include "replay/source.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -78,7 +79,12 @@ static int64_t first_of(const rpl_column *c)
 
 /* ---- text ---- */
 
-static void print_columns(const rpl_parity *p, int32_t repeat)
+static const char *verdict_of(const rpl_parity_report *r)
+{
+    return rpl_coverage_verdict(&r->coverage, rpl_parity_verdict(r->p));
+}
+
+static void print_columns(const rpl_parity *p)
 {
     char text[240];
     printf("\n%-34s %9s %9s %9s %9s   %s\n", "", "equal", "flip", "differs", "absent",
@@ -89,8 +95,9 @@ static void print_columns(const rpl_parity *p, int32_t repeat)
                c->n[RPL_PARITY_EQUAL], c->n[RPL_PARITY_FLIP], c->n[RPL_PARITY_DIFFERS], c->n[RPL_PARITY_ABSENT]);
         if (c->tape) printf("-");
         else if (c->n_unstable) printf("UNSTABLE in %" PRId64 " values", c->n_unstable);
-        else if (repeat > 1) printf("stable");
-        else printf("run once");
+        else if (c->n_runs > 1) printf("stable");
+        else if (c->n_runs) printf("run once");
+        else printf("not run");
         if (k == p->reference) printf(", the reference");
         int64_t first = first_of(c);
         if (first >= 0) printf("; %s", rpl_row_text(rpl_layout_at(p->layout, first), text, sizeof text));
@@ -118,8 +125,8 @@ static void print_findings(const rpl_parity *p)
                    c->n_poisoned, rpl_row_text(rpl_layout_at(p->layout, c->first_poisoned), text, sizeof text));
         if (o->op[0])
             printf("origin     %s: round %d op %s, %s: %" PRId64 " of %" PRId64 " elements illegal; got %.9g, exact %.9g, "
-                   "bound %.3g\n", c->name, o->round, o->op, o->output[0], o->n_illegal, o->n, o->worst.got,
-                   o->worst.exact, o->worst.bound);
+                   "bound %.3g%s%s\n", c->name, o->round, o->op, o->output[0], o->n_illegal, o->n, o->worst.got,
+                   o->worst.exact, o->worst.bound, o->cause[0] ? "; " : "", o->cause);
     }
 }
 
@@ -160,18 +167,24 @@ static void print_names(const rpl_parity *p, const name_sum *sum, int32_t n, boo
         printf("... and %d more names (--all); %d names are equal in all columns\n", n_differ - shown, n - n_differ);
 }
 
-err_code rpl_parity_print(const rpl_parity *p, const fmt_tape *t, int32_t repeat, double seconds, bool all, err *e)
+err_code rpl_parity_print(const rpl_parity_report *r, err *e)
 {
+    const rpl_parity *p = r->p;
     int32_t n;
     name_sum *sum = sum_names(p, &n);
     if (!sum) return err_set(e, ERR_NOMEM, "parity: no memory for the report");
     printf("%s  %s: %d rounds, %" PRId64 " values, %d columns, %d results of rounds judged, %.1f s\n",
-           rpl_parity_verdict(p), fmt_tape_path(t), p->n_rounds, p->n_rows, p->n_columns, p->n_judged, seconds);
+           verdict_of(r), fmt_tape_path(r->tape), p->n_rounds, p->n_rows, p->n_columns, p->n_judged, r->seconds);
+    rpl_coverage_print(&r->coverage);
+    if (rpl_coverage_empty(&r->coverage)) {
+        free(sum);
+        return ERR_OK;
+    }
     if (p->n_rows == 0) printf("nothing compared: no round of the tape makes a value\n");
     print_pairs(p);
     print_findings(p);
-    print_columns(p, repeat);
-    print_names(p, sum, n, all);
+    print_columns(p);
+    print_names(p, sum, n, r->all);
     free(sum);
     return ERR_OK;
 }
@@ -188,7 +201,8 @@ static json_t *row_json(const rpl_parity *p, int64_t row)
 static json_t *origin_json(const rpl_origin *o)
 {
     if (!o->op[0]) return json_null();
-    return json_pack("{s:i, s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "round", o->round, "op", o->op, "value", o->output[0],
+    return json_pack("{s:i, s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "round", o->round, "op", o->op, "value",
+                     o->output[0], "cause", o->cause,
                      "rank", o->rank, "illegal", (json_int_t)o->n_illegal, "elements", (json_int_t)o->n, "got",
                      fmt_json_real(o->worst.got), "exact", fmt_json_real(o->worst.exact), "bound",
                      fmt_json_real(o->worst.bound));
@@ -197,8 +211,9 @@ static json_t *origin_json(const rpl_origin *o)
 static json_t *column_json(const rpl_parity *p, int32_t k)
 {
     const rpl_column *c = &p->column[k];
-    json_t *j = json_pack("{s:s, s:b, s:b, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "name", c->name, "tape", c->tape,
-                          "reference", k == p->reference, "unstable", (json_int_t)c->n_unstable, "ranks_differ",
+    json_t *j = json_pack("{s:s, s:b, s:b, s:i, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "name", c->name, "tape", c->tape,
+                          "reference", k == p->reference, "runs", (int)c->n_runs, "unstable",
+                          (json_int_t)c->n_unstable, "ranks_differ",
                           (json_int_t)c->n_ranks_differ, "poisoned", (json_int_t)c->n_poisoned, "first_unstable",
                           row_json(p, c->first_unstable), "first_ranks_differ", row_json(p, c->first_ranks_differ),
                           "first_poisoned", row_json(p, c->first_poisoned), "first", row_json(p, first_of(c)), "origin",
@@ -223,8 +238,9 @@ static json_t *names_json(const rpl_parity *p, const name_sum *sum, int32_t n)
     return list;
 }
 
-json_t *rpl_parity_json(const rpl_parity *p, const fmt_tape *t, int32_t repeat, double seconds)
+json_t *rpl_parity_json(const rpl_parity_report *r)
 {
+    const rpl_parity *p = r->p;
     int32_t n;
     name_sum *sum = sum_names(p, &n);
     json_t *columns = json_array(), *pairs = json_array();
@@ -238,10 +254,11 @@ json_t *rpl_parity_json(const rpl_parity *p, const fmt_tape *t, int32_t repeat, 
                                                row_json(p, pair->first)));
     }
     json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:i, s:I, s:I, s:i, s:i, s:b, s:o, s:o, s:o, s:f}", "schema", 1, "type",
-                          "parity", "verdict", rpl_parity_verdict(p), "tape", fmt_tape_path(t), "rounds", p->n_rounds,
+                          "parity", "verdict", verdict_of(r), "tape", fmt_tape_path(r->tape), "rounds", p->n_rounds,
                           "values", (json_int_t)p->n_rows, "values_differ", (json_int_t)p->n_differ, "judged", p->n_judged,
-                          "repeat", repeat, "recorded_run", p->recorded_run, "columns", columns, "bitwise", pairs, "names",
-                          names_json(p, sum, n), "seconds", seconds);
+                          "repeat", r->repeat, "recorded_run", p->recorded_run, "columns", columns, "bitwise", pairs,
+                          "names",
+                          names_json(p, sum, n), "seconds", r->seconds);
     free(sum);
-    return j;
+    return rpl_source_json(rpl_coverage_json(&r->coverage, j), r->tape);
 }

@@ -1,6 +1,7 @@
 #include "replay/replay.h"
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "engine/device.h"
 #include "engine/fault.h"
@@ -130,7 +131,7 @@ static err_code run_rounds(job *j, err *e)
     progress p;
     err_code rc = ERR_OK;
     progress_begin(&p, "replaying", (uint64_t)j->end, j->options->quiet);
-    for (int32_t i = 0; rc == ERR_OK && i < j->end; i++, progress_add(&p, 1)) rc = run_round(j, i, e);
+    for (int32_t i = 0; rc == ERR_OK && i < j->end && !interrupt_seen(); i++, progress_add(&p, 1)) rc = run_round(j, i, e);
     progress_end(&p);
     return rc;
 }
@@ -156,6 +157,7 @@ err_code rpl_replay_run(const fmt_tape *t, const eng_weights *w, const rpl_repla
         cap_recorder *recorder = j.recorder;
         j.recorder = NULL;
         rc = cap_recorder_finish(recorder, e);
+        if (rc != ERR_OK && e) rc = cap_say_what_is_left(path, e);
     }
     cap_recorder_discard(j.recorder);
     rpl_restore_close(j.restore);

@@ -28,7 +28,7 @@ eng_level rpl_replay_level(const fmt_tape *t);
 /* Runs every round of t with w and writes path. identity goes into the new head. Where t holds chosen rounds only, their
  * slots start from the recorded windows (replay/restore.h), and a draft whose rows are not on t is left out. ERR_INPUT when
  * the tape lacks what the windows choice needs (names round and slot). After an error nothing stands under path, but what a
- * writer that failed had written. */
+ * writer that failed had written. A caller that catches interrupts (base/interrupt.h) gets the rounds before one. */
 MUST_USE err_code rpl_replay_run(const fmt_tape *t, const eng_weights *w, const rpl_replay_options *o,
                                  const json_t *identity, const char *path, err *e);
 

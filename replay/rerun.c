@@ -45,7 +45,7 @@ static bool item_has(const char *item, size_t n, const char *name)
     return cli_match(pattern, name);
 }
 
-static bool set_has(const char *set, const char *name)
+bool rpl_set_has(const char *set, const char *name)
 {
     for (;;) {
         size_t n = strcspn(set, ",");
@@ -57,9 +57,9 @@ static bool set_has(const char *set, const char *name)
 
 static bool set_has_group(const char *set, const eng_program *p, const rpl_group *g)
 {
-    if (set_has(set, g->name)) return true;
+    if (rpl_set_has(set, g->name)) return true;
     for (int32_t i = 0; i < g->n_out; i++)
-        if (set_has(set, p->value[g->out[i]].name)) return true;
+        if (rpl_set_has(set, p->value[g->out[i]].name)) return true;
     return false;
 }
 

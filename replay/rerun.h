@@ -18,6 +18,9 @@ enum { RPL_SUBSTITUTES_MAX = 8, RPL_SET_BYTES = 128 /* the longest set, and its 
 MUST_USE err_code rpl_substitute_parse(const char *text, const eng_option_words *words, int64_t threads,
                                        char buf[RPL_SET_BYTES], rpl_substitute *out, err *e);
 
+/* Whether set has the op or the value of that name. */
+bool rpl_set_has(const char *set, const char *name);
+
 typedef struct rpl_rerun_draft {
     int32_t anchor, pos, n_out;
     const bf16 *const *window; /* [n_stages] each [min(window, pos + 1), head_dim] */

@@ -1,6 +1,7 @@
 #include "replay/trace.h"
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "engine/fault.h"
 #include "engine/poison.h"
@@ -14,6 +15,7 @@ struct rpl_runner {
     eng_shots *shots;          /* NULL: chains alone */
     rpl_replay_report report;  /* of the restored windows; what it says is said by `replay` */
     bool quiet;
+    int32_t done;              /* rounds of the last run */
     uint8_t *whole;            /* a value joined from its ranks' parts */
     size_t whole_capacity;
     int32_t *value[2];         /* by step: [n] program value of each row that a step has, in the layout's order */
@@ -163,11 +165,15 @@ err_code rpl_runner_run(rpl_runner *r, rpl_trace *trace, rpl_chain *chain, err *
     rpl_replay_report_fini(&r->report);
     err_code rc = rpl_feed_restore(r->feed, r->engine, &r->report, &restore, e);
     progress_begin(&p, "running", (uint64_t)n, r->quiet);
-    for (int32_t i = 0; i < n && rc == ERR_OK; i++, progress_add(&p, 1)) rc = run_round(r, restore, i, trace, chain, e);
+    if (trace) memset(trace->rank, RPL_TRACE_ABSENT, (size_t)trace->n);
+    for (r->done = 0; r->done < n && rc == ERR_OK && !interrupt_seen(); r->done++, progress_add(&p, 1))
+        rc = run_round(r, restore, r->done, trace, chain, e);
     progress_end(&p);
     rpl_restore_close(restore);
     return rc;
 }
+
+int32_t rpl_runner_done(const rpl_runner *r) { return r->done; }
 
 /* ---- open ---- */
 
@@ -238,7 +244,7 @@ err_code rpl_trace_poisoned(const fmt_tape *t, const eng_weights *w, const rpl_l
                             const rpl_trace *clean, const uint8_t *skip, bool quiet, rpl_poisoned *out, err *e)
 {
     rpl_trace with;
-    *out = (rpl_poisoned){ .first = -1 };
+    *out = (rpl_poisoned){ .first = -1, .row = out->row };
     err_code rc = rpl_trace_init(&with, l, e);
     for (int32_t pattern = 1; pattern <= ENG_POISONS && rc == ERR_OK; pattern++) {
         eng_options poisoned = *o;
@@ -247,10 +253,12 @@ err_code rpl_trace_poisoned(const fmt_tape *t, const eng_weights *w, const rpl_l
         rc = rpl_runner_open(t, w, l, &poisoned, true, quiet, &r, e);
         if (rc == ERR_OK) rc = rpl_runner_run(r, &with, NULL, e);
         rpl_runner_close(r);
-        for (int64_t i = 0; i < with.n && rc == ERR_OK; i++) {
+        if (interrupt_seen()) *out = (rpl_poisoned){ .first = -1 };
+        for (int64_t i = 0; i < with.n && rc == ERR_OK && !interrupt_seen(); i++) {
             if ((skip && skip[i]) || clean->rank[i] < 0 || with.hash[i] == clean->hash[i]) continue;
             out->n++;
             if (out->first < 0 || i < out->first) out->first = i;
+            if (out->row) out->row[i] = 1;
         }
     }
     rpl_trace_fini(&with);

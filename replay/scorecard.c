@@ -2,6 +2,7 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "replay/cause.h"
 #include "replay/fold.h"
@@ -154,11 +155,12 @@ static char *tape_path(const run *r, size_t i)
     return asprintf(&path, "%s/%zu.tape", r->folder, i) < 0 ? NULL : path;
 }
 
-static err_code judge(const run *r, const fmt_tape *t, rpl_certificate *out, err *e)
+/* controls: NULL, none are needed. */
+static err_code judge(const run *r, const fmt_tape *t, const rpl_controls *controls, rpl_certificate *out, err *e)
 {
     rpl_certify_options o = rpl_certify_options_of(t);
     const rpl_certify_job job = { .rounds = &r->round_index, .n = 1 };
-    rpl_causes causes = { .tape = t, .n_ranks = o.n_ranks };
+    rpl_causes causes = { .tape = t, .n_ranks = o.n_ranks, .controls = controls };
     o.threads = 1;
     o.explain = rpl_cause_explain;
     o.explain_ctx = &causes;
@@ -176,7 +178,7 @@ static err_code run_clean(run *r, int32_t arm, err *e)
     if (rc == ERR_OK) rc = fmt_tape_open(path, &r->clean[arm], e);
     if (path) unlink(path); /* mapped: stays readable */
     free(path);
-    if (rc == ERR_OK) rc = judge(r, r->clean[arm], &c, e);
+    if (rc == ERR_OK) rc = judge(r, r->clean[arm], NULL, &c, e);
     if (rc == ERR_OK) snprintf(a->clean, sizeof a->clean, "%s", rpl_certificate_verdict(&c));
     rpl_certificate_fini(&c);
     return rc;
@@ -282,13 +284,15 @@ static err_code run_one(const run *r, rpl_planting *p, const char *path, err *e)
                     .row = -1, .index = -1 };
     fmt_tape *t = NULL;
     rpl_certificate c = { 0 };
+    rpl_controls controls = { 0 };
     snprintf(f.op, sizeof f.op, "%s", p->op);
     o.fault = &f;
     err_code rc = rpl_inject(r->weights, r->script, &o, ENG_LEVEL_DEEP, false, path, true, e);
     if (rc == ERR_OK) rc = fmt_tape_open(path, &t, e);
-    if (rc == ERR_OK) rc = judge(r, t, &c, e);
+    p->n_changed = eng_fault_changed(&f);
+    if (rc == ERR_OK && p->n_changed) rc = rpl_controls_make(t, r->weights, &o, NULL, RPL_CONTROL_RUNS, true, &controls, e);
+    if (rc == ERR_OK) rc = judge(r, t, p->n_changed ? &controls : NULL, &c, e);
     if (rc == ERR_OK) {
-        p->n_changed = eng_fault_changed(&f);
         p->n_illegal = c.n_illegal;
         if (c.n_origins) {
             snprintf(p->origin, sizeof p->origin, "%s", c.origin[0].op);
@@ -298,6 +302,7 @@ static err_code run_one(const run *r, rpl_planting *p, const char *path, err *e)
         p->outcome = outcome_of(r, p, &c);
     }
     rpl_certificate_fini(&c);
+    rpl_controls_fini(&controls);
     fmt_tape_close(t);
     unlink(path);
     if (rc != ERR_OK && e) {
@@ -308,7 +313,16 @@ static err_code run_one(const run *r, rpl_planting *p, const char *path, err *e)
     return rc;
 }
 
-/* Several at a time; after an error no new one begins. */
+/* Keeps the plantings that were done. */
+static void drop_undone(rpl_scorecard *card)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < card->n_plantings; i++)
+        if (card->planting[i].done) card->planting[n++] = card->planting[i];
+    card->n_plantings = n;
+}
+
+/* Several at a time; after an error or an interrupt no new one begins. */
 static err_code run_all(run *r, err *e)
 {
     err failed = { 0 };
@@ -324,11 +338,13 @@ static err_code run_all(run *r, err *e)
         bool stop;
 #pragma omp critical(scorecard)
         stop = failed.code != ERR_OK;
-        if (stop) continue;
+        if (stop || interrupt_seen()) continue;
         char *path = tape_path(r, i);
         err_code rc = path ? run_one(r, &card->planting[i], path, &mine)
                            : err_set(&mine, ERR_NOMEM, "scorecard: no memory");
         free(path);
+        if (interrupt_seen()) continue; /* runs of this one were cut short */
+        card->planting[i].done = rc == ERR_OK;
 #pragma omp critical(scorecard)
         {
             if (rc != ERR_OK && failed.code == ERR_OK) failed = mine;
@@ -337,6 +353,9 @@ static err_code run_all(run *r, err *e)
     }
     progress_end(&bar);
     if (e && failed.code != ERR_OK) *e = failed;
+    card->interrupted = interrupt_seen();
+    card->n_plantings_wanted = card->n_plantings;
+    drop_undone(card);
     return failed.code;
 }
 
@@ -388,4 +407,10 @@ bool rpl_scorecard_passes(const rpl_scorecard *card)
     for (size_t i = 0; i < card->n_arms; i++)
         if (strcmp(card->arm[i].clean, "PASS") != 0) return false;
     return rpl_scorecard_count(card, RPL_SCORE_MISSED, NULL) == 0 && detected > 0 && right * 100 >= detected * 98;
+}
+
+const char *rpl_scorecard_verdict(const rpl_scorecard *card)
+{
+    if (card->interrupted && rpl_scorecard_count(card, RPL_SCORE_MISSED, NULL) == 0) return "PARTIAL";
+    return rpl_scorecard_passes(card) ? "PASS" : "FAIL";
 }

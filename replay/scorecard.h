@@ -40,12 +40,14 @@ typedef struct rpl_planting {
     double moved;                 /* largest change of a recorded value of the op, in parts of its row's largest */
     char origin[RPL_NAME_BYTES];  /* the first; "" none */
     char cause[RPL_CAUSE_BYTES];  /* that the certificate names; "" none */
+    bool done;
 } rpl_planting;
 
 typedef struct rpl_scorecard {
     rpl_score_arm *arm;
     rpl_planting *planting;
-    size_t n_arms, n_plantings;
+    size_t n_arms, n_plantings, n_plantings_wanted;
+    bool interrupted;
     uint64_t seed;
 } rpl_scorecard;
 
@@ -59,16 +61,30 @@ typedef struct rpl_score_options {
 
 /* "ARM[/TP][/fused][/graph][/blocked|/f64],..." into card->arm. ERR_ARG names the word. */
 MUST_USE err_code rpl_scorecard_arms(const char *list, rpl_scorecard *card, err *e);
-/* Plants everything that o chooses, card->arm being filled. folder: for tapes, which are removed as it goes.
+/* Plants everything that o chooses, card->arm being filled; after an interrupt (base/interrupt.h) card->planting keeps what
+ * was done. folder: for tapes, which are removed as it goes.
  * ERR_INPUT: the script drafts nothing; what engine, writer and certificate say. */
 MUST_USE err_code rpl_scorecard_run(rpl_scorecard *card, const eng_weights *w, const eng_script *s, const char *folder,
                                     const rpl_score_options *o, err *e);
 void rpl_scorecard_fini(rpl_scorecard *card);
+
+/* Its kind has a cause class, and its origin was found. */
+bool rpl_planting_has_class(const rpl_planting *p);
+/* The certificate named that class. */
+bool rpl_planting_named(const rpl_planting *p);
+/* { "tables": [ { "of": "kind", "by": "op", "rows": [text], "columns": [text], "cells": [[cell or null: none planted]] },
+ *               { "of": "stage", "by": "arm", ... } ],
+ *   "unshown": [ { "kind", "outcome": "admissible" "absorbed" or "idle", "n", "ops", "why", "summary" } ] }
+ * A cell counts: "planted", "detected", each outcome, "causes_named" (that have a class) and "causes_right" of them. New
+ * reference; NULL: no memory. */
+json_t *rpl_scorecard_matrix(const rpl_scorecard *card);
 
 /* Counts of plantings with this outcome, of one kind (NULL: all). */
 int64_t rpl_scorecard_count(const rpl_scorecard *card, rpl_outcome outcome, const eng_fault_kind *k);
 /* Every fault that moved a recorded value beyond admissibility was detected, 98 in 100 with the right origin, and every
  * clean run passed. */
 bool rpl_scorecard_passes(const rpl_scorecard *card);
+/* "PASS" "FAIL"; "PARTIAL": interrupted, and nothing was missed so far. */
+const char *rpl_scorecard_verdict(const rpl_scorecard *card);
 
 #endif

@@ -51,12 +51,15 @@ MUST_USE err_code rpl_runner_open(const fmt_tape *t, const eng_weights *w, const
                                   bool looks, bool quiet, rpl_runner **out, err *e);
 void rpl_runner_close(rpl_runner *r); /* NULL is a no-op */
 /* Runs all rounds; of those that the layout does not have only the inserts. trace: inited (NULL: not wanted); chain: inited
- * for rpl_layout_rounds (NULL: not wanted). A planted fault that names a round is armed in that one. */
+ * for rpl_layout_rounds (NULL: not wanted). A planted fault that names a round is armed in that one. After an interrupt
+ * (base/interrupt.h) the rounds that are left are not run: their rows are absent. */
 MUST_USE err_code rpl_runner_run(rpl_runner *r, rpl_trace *trace, rpl_chain *chain, err *e);
+int32_t rpl_runner_done(const rpl_runner *r); /* rounds of the feed that the last run ran, from the first on */
 /* Runs o with each poison (engine/poison.h; CPU only), in an engine of its own, against clean, a trace of o without. Counts
  * the rows that change, over both patterns, but those with skip[row] (NULL: none). first: the first of them, -1 none; its op,
- * or a hidden one that this op reads, has read what nobody wrote. */
-typedef struct rpl_poisoned { int64_t n, first; } rpl_poisoned;
+ * or a hidden one that this op reads, has read what nobody wrote. row: the caller's [rows], 1 where one changes; NULL: not
+ * wanted. After an interrupt it has found nothing. */
+typedef struct rpl_poisoned { int64_t n, first; uint8_t *row; } rpl_poisoned;
 MUST_USE err_code rpl_trace_poisoned(const fmt_tape *t, const eng_weights *w, const rpl_layout *l, const eng_options *o,
                                      const rpl_trace *clean, const uint8_t *skip, bool quiet, rpl_poisoned *out, err *e);
 

@@ -72,6 +72,8 @@ static bool same_part(const fmt_tape *a, const fmt_tape *b, const fmt_tape_key *
     fmt_tape_record other;
     int64_t i = fmt_tape_find(a, key), j = fmt_tape_find(b, key);
     if (i < 0 || j < 0) return false;
+    if (key->slot != FMT_TAPE_NO_SLOT && (fmt_tape_again(a, (size_t)i) >= 0 || fmt_tape_again(b, (size_t)j) >= 0))
+        return false; /* one insert's rows of several */
     fmt_tape_at(a, (size_t)i, out);
     fmt_tape_at(b, (size_t)j, &other);
     return out->hash == other.hash && out->tensor.dtype == other.tensor.dtype &&

@@ -374,6 +374,40 @@ static void json_says_what_was_chosen(void **state)
     json_decref(j);
 }
 
+static void a_fault_comes_back_from_json(void **state)
+{
+    static const char *const TEXT[] = { "scale-255@s1.ffn.gate:rank=0,round=3,slot=12,row=2,index=5,step=draft",
+                                        "row-swap@s0.attn.wkv:step=insert", "unstable@x0" };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(TEXT); i++) {
+        eng_fault f, back;
+        assert_int_equal(eng_fault_parse(TEXT[i], &f, NULL), ERR_OK);
+        json_t *j = eng_fault_json(&f), *again;
+        if (f.step < 0) assert_int_equal(json_object_del(j, "step"), 0); /* an engine finds it before it writes this */
+        assert_int_equal(eng_fault_of_json(j, &back, NULL), ERR_OK);
+        again = eng_fault_json(&back);
+        if (f.step < 0) assert_int_equal(json_object_del(again, "step"), 0);
+        assert_true(json_equal(j, again) && back.armed == f.armed);
+        json_object_set_new(j, "kind", json_string("no-such-kind"));
+        err e = { 0 };
+        assert_int_equal(eng_fault_of_json(j, &back, &e), ERR_INPUT);
+        assert_non_null(strstr(e.msg, "no-such-kind"));
+        json_decref(j);
+        json_decref(again);
+    }
+}
+
+/* Two whole runs of a race never go wrong in the same places, however often a run has the op. */
+static void an_unstable_op_has_no_period(void **state)
+{
+    (void)state;
+    for (unsigned n = 1; n <= 64; n++) {
+        bool same = true;
+        for (unsigned i = 0; i < n; i++) same = same && __builtin_parity(i) == __builtin_parity(n + i);
+        assert_false(same);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -388,6 +422,8 @@ int main(void)
         cmocka_unit_test(bad_words_are_refused_by_name),
         cmocka_unit_test(a_fault_that_cannot_be_planted_is_refused),
         cmocka_unit_test(json_says_what_was_chosen),
+        cmocka_unit_test(a_fault_comes_back_from_json),
+        cmocka_unit_test(an_unstable_op_has_no_period),
     };
     return cmocka_run_group_tests(tests, make_model, drop_model);
 }

@@ -1,8 +1,10 @@
 #include "replay_help.h"
 
+#include "base/interrupt.h"
 #include "replay/certify.h"
 
 #include <math.h>
+#include <signal.h>
 
 static fmt_tape *source; /* deep, native-packed, one rank */
 
@@ -222,14 +224,36 @@ static void nothing_judged_and_rounds_left_are_no_pass(void **state)
     assert_true(c.n_not_judged > 0 && c.n_notes > 0);
     rpl_certificate_fini(&c);
     fmt_tape_close(t);
-    const volatile sig_atomic_t stop = 1;
     rpl_certify_options options = rpl_certify_options_of(source);
-    const rpl_certify_job job = { .rounds = (const int32_t[]){ 0, 1 }, .n = 2, .stop = &stop };
+    const rpl_certify_job job = { .rounds = (const int32_t[]){ 0, 1 }, .n = 2 };
+    interrupt_catch();
+    raise(SIGTERM);
     OK(rpl_certify_tape(source, shared_run.weights, &options, &job, &c, e));
+    interrupt_catch();
     assert_string_equal(rpl_certificate_verdict(&c), "PARTIAL");
     assert_int_equal(c.n_rounds, 0);
     assert_int_equal(c.n_rounds_wanted, 2);
     rpl_certificate_fini(&c);
+}
+
+static bool other_slot(void *ctx, fmt_tape_record *r, uint8_t *data)
+{
+    if (r->key.round == *(int32_t *)ctx && strcmp(r->key.name, "draft.slots") == 0) put_u32(data, 77);
+    return true;
+}
+
+static void a_slot_that_the_round_does_not_have_is_a_finding(void **state)
+{
+    (void)state;
+    int32_t round = 1;
+    fmt_tape *t = copy_tape(source, "slot.tape", other_slot, &round);
+    rpl_certificate c = certify(t, NULL);
+    assert_string_equal(rpl_certificate_verdict(&c), "FAIL");
+    assert_int_equal(c.n_findings, 1);
+    assert_string_equal(c.finding[0].value, "draft.slots");
+    assert_int_equal(c.finding[0].first_round, 1);
+    rpl_certificate_fini(&c);
+    fmt_tape_close(t);
 }
 
 static void json_has_its_pinned_keys(void **state)
@@ -242,9 +266,11 @@ static void json_has_its_pinned_keys(void **state)
     poke p[] = { { "1/-1/s0.attn.norm", largest(source, 1, -1, "s0.attn.norm"), 2, 0, 0 }, { 0 } };
     fmt_tape *t = copy_tape(source, "poked.tape", poke_element, p);
     rpl_certificate c = certify(t, NULL);
-    json_t *j = rpl_certify_json(&(rpl_certify_report){ .c = &c, .tape = t, .shard = 1, .n_shards = 1 });
+    json_t *j = rpl_certify_json(&(rpl_certify_report){ .c = &c, .tape = t, .coverage = { 1, 1, 2, 3, 3, true, false } });
     assert_non_null(j);
     for (size_t i = 0; i < COUNT_OF(KEYS); i++) assert_non_null(json_object_get(j, KEYS[i]));
+    assert_true(json_is_true(json_object_get(j, "partial")) && json_is_false(json_object_get(j, "damaged")));
+    assert_int_equal(json_integer_value(json_object_get(j, "rounds_wanted")), 3);
     const json_t *origin = json_array_get(json_object_get(j, "origins"), 0);
     for (size_t i = 0; i < COUNT_OF(OF_ORIGIN); i++) assert_non_null(json_object_get(origin, OF_ORIGIN[i]));
     for (size_t i = 0; i < COUNT_OF(OF_WORST); i++)
@@ -258,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clean_tapes_pass),
+        cmocka_unit_test(a_slot_that_the_round_does_not_have_is_a_finding),
         cmocka_unit_test(a_changed_element_is_named_and_its_readers_are_not),
         cmocka_unit_test(an_op_that_is_wrong_on_wrong_inputs_is_an_origin_too),
         cmocka_unit_test(a_choice_made_from_a_wrong_score_has_inherited),

@@ -1,5 +1,6 @@
 #include "replay_help.h"
 
+#include "replay/certify.h"
 #include "replay/forced.h"
 #include "replay/replay.h"
 
@@ -170,14 +171,30 @@ static void any_choice_of_rounds_replays_to_its_own_bits(void **state)
     free(t);
 }
 
-/* Flips a bit in the second main_x of a slot in a round. */
-typedef struct second { const char *at; int n_seen; } second;
+/* Flips a bit in a rank's second main_x of a slot in a round. */
+typedef struct second { const char *at; int n_seen; int32_t rank; } second;
 
 static bool second_flipped(void *ctx, fmt_tape_record *r, uint8_t *data)
 {
     second *s = ctx;
-    if (is_at(r, s->at) && ++s->n_seen == 2) data[0] ^= 1;
+    if (is_at(r, s->at) && r->key.rank == s->rank && ++s->n_seen == 2) data[1] ^= 4; /* an exponent bit */
     return true;
+}
+
+/* Chooses the rounds from 10 on in which a slot is inserted into twice; at: main_x of the last such slot. Returns the rows of
+ * all their inserts. */
+static int64_t choose_twice(const traffic *t, bool keep[ROUNDS], char at[64])
+{
+    int64_t rows = 0;
+    for (int32_t i = 10; i < ROUNDS; i++) {
+        for (int32_t k = 1; k < t->round[i].n_inserts; k++) {
+            if (t->insert[i][k].slot != t->insert[i][k - 1].slot) continue;
+            keep[i] = true;
+            snprintf(at, 64, "%d/%d/main_x", i, t->insert[i][k].slot);
+        }
+        for (int32_t k = 0; keep[i] && k < t->round[i].n_inserts; k++) rows += t->insert[i][k].rows;
+    }
+    return rows;
 }
 
 static void every_insert_of_a_slot_in_a_round_is_compared(void **state)
@@ -185,17 +202,14 @@ static void every_insert_of_a_slot_in_a_round_is_compared(void **state)
     traffic *t = mem_alloc(1, sizeof *t);
     eng_options o = run_options("native-packed", 1, "eager");
     bool keep[ROUNDS] = { false };
-    char at[64] = "", wanted[96] = "";
+    char at[64] = "", wanted[96];
+    int32_t round, slot;
     rpl_repeats repeats;
     (void)state;
     make_traffic(t, 5, false);
-    for (int32_t i = 10; i < ROUNDS; i++)
-        for (int32_t k = 1; k < t->round[i].n_inserts; k++) {
-            if (t->insert[i][k].slot != t->insert[i][k - 1].slot) continue;
-            keep[i] = true;
-            snprintf(at, sizeof at, "%d/%d/main_x", i, t->insert[i][k].slot);
-            snprintf(wanted, sizeof wanted, "round %d slot %d: main_x of insert 2", i, t->insert[i][k].slot);
-        }
+    choose_twice(t, keep, at);
+    assert_int_equal(sscanf(at, "%d/%d/", &round, &slot), 2);
+    snprintf(wanted, sizeof wanted, "round %d slot %d: main_x of insert 2", round, slot);
     fmt_tape *kept = record_kept(t, "twice.tape", &o, ENG_LEVEL_V1, keep);
     for (int i = 0; i < 2; i++) {
         second edit = { .at = i ? at : "" };
@@ -204,6 +218,38 @@ static void every_insert_of_a_slot_in_a_round_is_compared(void **state)
         assert_true(repeats.n > 10);
         assert_int_equal(repeats.n - repeats.n_equal, i);
         assert_string_equal(repeats.first, i ? wanted : "");
+        fmt_tape_close(copy);
+    }
+    fmt_tape_close(kept);
+    free(t);
+}
+
+/* By the certificate, which joins their rows. */
+static void every_insert_of_a_slot_in_a_round_is_judged(void **state)
+{
+    traffic *t = mem_alloc(1, sizeof *t);
+    eng_options o = run_options("native-packed", 2, "eager");
+    bool keep[ROUNDS] = { false };
+    char at[64] = "";
+    (void)state;
+    make_traffic(t, 5, false);
+    int64_t rows = choose_twice(t, keep, at);
+    fmt_tape *kept = record_kept(t, "twice.tape", &o, ENG_LEVEL_DEEP, keep);
+    const int64_t dim = eng_weights_config(shared_run.weights)->dim;
+    for (int32_t i = 0; i < 3; i++) { /* as recorded; each rank's record of the second insert changed */
+        second edit = { .at = i ? at : "", .rank = i - 1 };
+        fmt_tape *copy = copy_tape(kept, "copy.tape", second_flipped, &edit);
+        rpl_certify_options with = rpl_certify_options_of(copy);
+        rpl_certificate c = { 0 };
+        int32_t all[ROUNDS], n = (int32_t)fmt_tape_rounds(copy, &(const int32_t *){ NULL });
+        for (int32_t k = 0; k < n; k++) all[k] = k;
+        OK(rpl_certify_tape(copy, shared_run.weights, &with, &(rpl_certify_job){ all, n, NULL, NULL }, &c, e));
+        assert_string_equal(rpl_certificate_verdict(&c), i ? "FAIL" : "PASS");
+        for (size_t k = 0; k < c.n_sums; k++)
+            if (strcmp(c.sum[k].value, "main_x") == 0) assert_int_equal(c.sum[k].n + c.sum[k].n_unjudged, rows * dim);
+        if (i) assert_string_equal(c.origin[0].op, "main_x");
+        if (i) assert_int_equal(c.origin[0].ranks_differ, i == 2);
+        rpl_certificate_fini(&c);
         fmt_tape_close(copy);
     }
     fmt_tape_close(kept);
@@ -542,6 +588,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_choice_of_rounds_replays_to_its_own_bits),
         cmocka_unit_test(every_insert_of_a_slot_in_a_round_is_compared),
+        cmocka_unit_test(every_insert_of_a_slot_in_a_round_is_judged),
         cmocka_unit_test(a_whole_history_needs_no_window),
         cmocka_unit_test(what_is_not_on_the_tape_is_said_and_the_rest_goes_on),
         cmocka_unit_test(a_restored_ring_holds_what_it_must_and_no_more),

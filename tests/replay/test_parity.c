@@ -100,7 +100,7 @@ static void every_way_to_run_agrees_or_is_explained(void **state)
     assert_int_equal(b.parity.reference, 7);
     assert_true(b.column[1].n[RPL_PARITY_FLIP] > 0 && b.parity.n_judged > 0);
     assert_true(b.column[7].n[RPL_PARITY_EQUAL] == b.parity.n_rows);
-    json_t *j = rpl_parity_json(&b.parity, source, 3, 0);
+    json_t *j = rpl_parity_json(&(rpl_parity_report){ &b.parity, source, { 1, 1, 3, 3, 3, false, false }, 3, 0, false });
     assert_int_equal(json_array_size(json_object_get(j, "columns")), 8);
     assert_string_equal(json_string_value(json_object_get(j, "verdict")), "PASS");
     json_decref(j);
@@ -170,6 +170,27 @@ static void a_read_of_unwritten_memory_is_named(void **state)
         assert_true(b.column[0].n_poisoned > 0);
         if (strcmp(row_at(&b, b.column[0].first_poisoned)->op, OPS[i / 2]) != 0)
             fail_msg("%s %s: found %s", OPS[i / 2], MODES[i % 2], row_at(&b, b.column[0].first_poisoned)->op);
+        rpl_parity_fini(&b.parity);
+    }
+}
+
+/* The controls of a column name the cause of its first origin. */
+static void a_cause_that_one_run_does_not_show_is_named(void **state)
+{
+    static const char *const FAULTS[][2] = {
+        { "unwritten-held@s1.attn_out", "unwritten: " }, { "unstable@s1.attn_out", "unstable: " },
+        { "norm-sum@s1.attn.norm", "wrong function: " },
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(FAULTS); i++) {
+        bench b = { 0 };
+        eng_fault f = planted(FAULTS[i][0]);
+        add(&b, "native-packed", 1, "eager", &f);
+        add(&b, "native-packed", 1, "graph", NULL);
+        compare(&b, 2, true);
+        const char *cause = b.parity.column[0].origin.cause;
+        if (strncmp(cause, FAULTS[i][1], strlen(FAULTS[i][1])) != 0) fail_msg("%s: found '%s'", FAULTS[i][0], cause);
+        assert_string_equal(b.parity.column[1].origin.op, "");
         rpl_parity_fini(&b.parity);
     }
 }
@@ -357,6 +378,7 @@ int main(void)
         cmocka_unit_test(a_column_that_goes_wrong_is_named),
         cmocka_unit_test(a_column_that_differs_from_itself_is_unstable),
         cmocka_unit_test(a_read_of_unwritten_memory_is_named),
+        cmocka_unit_test(a_cause_that_one_run_does_not_show_is_named),
         cmocka_unit_test(poison_is_what_it_says),
         cmocka_unit_test(a_step_depends_on_its_slot_alone),
         cmocka_unit_test(eager_and_graph_agree_at_the_edge_of_the_window_and_at_every_depth),

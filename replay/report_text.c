@@ -1,0 +1,290 @@
+/* A report as text for people, and as JSON. */
+#include "replay/report.h"
+
+#include "replay/waiver.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+enum { FEW = 20 }; /* lines of a kind unless all are wanted */
+
+/* ---- figures ---- */
+
+static void coverage_text(const json_t *j, char *buf, size_t buf_bytes)
+{
+    const json_t *shard = json_object_get(j, "shard");
+    int64_t n = rpl_count(shard, "n"), have = (int64_t)json_array_size(json_object_get(shard, "have"));
+    size_t used = strlen(buf);
+    if (n > 1 && used < buf_bytes)
+        used += (size_t)snprintf(buf + used, buf_bytes - used, "; %" PRId64 " of %" PRId64 " shards", have, n);
+    if (!json_is_true(json_object_get(j, "partial")) || used >= buf_bytes) return;
+    const char *of = json_object_get(j, "planted_wanted") ? "planted" : "rounds";
+    char wanted[32];
+    snprintf(wanted, sizeof wanted, "%s_wanted", of);
+    snprintf(buf + used, buf_bytes - used, "; partial: %" PRId64 " of %" PRId64 " %s%s", rpl_count(j, of),
+             rpl_count(j, wanted), of, json_is_true(json_object_get(j, "damaged")) ? ", the tape is damaged" : "");
+}
+
+static void parity_figures(const json_t *j, char *buf, size_t buf_bytes)
+{
+    int64_t flips = 0, differs = 0;
+    size_t i;
+    json_t *c;
+    json_array_foreach(json_object_get(j, "columns"), i, c) {
+        flips += rpl_count(c, "flip");
+        differs += rpl_count(c, "differs");
+    }
+    snprintf(buf, buf_bytes, "%" PRId64 " values in %" PRId64 " rounds, %zu ways: %" PRId64 " flips, %" PRId64 " differ",
+             rpl_count(j, "values"), rpl_count(j, "rounds"), json_array_size(json_object_get(j, "columns")), flips,
+             differs);
+}
+
+static void gate_figures(const json_t *j, char *buf, size_t buf_bytes)
+{
+    const char *key;
+    json_t *gate;
+    size_t n = (size_t)snprintf(buf, buf_bytes, "%zu keys in %" PRId64 " rounds:",
+                                json_array_size(json_object_get(j, "keys")), rpl_count(j, "rounds"));
+    json_object_foreach(json_object_get(j, "gates"), key, gate) {
+        if (n >= buf_bytes) return;
+        n += (size_t)snprintf(buf + n, buf_bytes - n, " %s %.4g/%.4g", key, rpl_real(gate, "figure"),
+                              rpl_real(gate, "limit"));
+    }
+}
+
+static void accept_figures(const json_t *j, char *buf, size_t buf_bytes)
+{
+    size_t i, n = (size_t)snprintf(buf, buf_bytes, "%" PRId64 " blocks, %" PRId64 " determined; accepted",
+                                   rpl_count(j, "blocks"), rpl_count(j, "determined"));
+    json_t *run;
+    json_array_foreach(json_object_get(j, "runs"), i, run) {
+        const json_t *m = json_object_get(run, "accepted");
+        if (!json_is_object(m) || n >= buf_bytes) continue;
+        n += (size_t)snprintf(buf + n, buf_bytes - n, " %s%s%s %.3f", rpl_text(run, "run"),
+                              rpl_text(run, "windows")[0] ? "/" : "", rpl_text(run, "windows"), rpl_real(m, "mean"));
+    }
+}
+
+const char *rpl_result_figures(const rpl_result *r, char *buf, size_t buf_bytes)
+{
+    const json_t *j = r->json;
+    const char *type = r->analysis->type;
+    buf[0] = 0;
+    if (strcmp(type, "certificate") == 0)
+        snprintf(buf, buf_bytes,
+                 "%" PRId64 " elements in %" PRId64 " rounds: %" PRId64 " equal, %" PRId64 " flips, %" PRId64
+                 " illegal", rpl_count(j, "elements"), rpl_count(j, "rounds"), rpl_count(j, "equal"), rpl_count(j, "flip"),
+                 rpl_count(j, "illegal"));
+    else if (strcmp(type, "parity") == 0) parity_figures(j, buf, buf_bytes);
+    else if (strcmp(type, "first divergence") == 0)
+        snprintf(buf, buf_bytes, "%s against %s: round %" PRId64 " of %" PRId64, rpl_text(j, "b"), rpl_text(j, "a"),
+                 rpl_count(j, "round"), rpl_count(j, "rounds"));
+    else if (strcmp(type, "diff") == 0)
+        snprintf(buf, buf_bytes, "%" PRId64 " values in %" PRId64 " rounds: %" PRId64 " equal, %" PRId64 " differ; %" PRId64
+                 " origins, %" PRId64 " inherited", rpl_count(j, "compared"), rpl_count(j, "rounds"), rpl_count(j, "equal"),
+                 rpl_count(j, "differ"), rpl_count(j, "origins"), rpl_count(j, "inherited"));
+    else if (strcmp(type, "classification") == 0) gate_figures(j, buf, buf_bytes);
+    else if (strcmp(type, "acceptance") == 0) accept_figures(j, buf, buf_bytes);
+    else if (strcmp(type, "scorecard") == 0)
+        snprintf(buf, buf_bytes,
+                 "%" PRId64 " planted: %" PRId64 " detected, %" PRId64 " at the right op, %" PRId64 " missed, %"
+                 PRId64 " admissible", rpl_count(j, "planted"), rpl_count(j, "detected"), rpl_count(j, "right"),
+                 rpl_count(j, "missed"), rpl_count(j, "admissible"));
+    else if (strcmp(type, "injection") == 0)
+        snprintf(buf, buf_bytes, "%s at %s: %" PRId64 " elements changed", rpl_text(json_object_get(j, "injected"), "kind"),
+                 rpl_text(json_object_get(j, "injected"), "op"), rpl_count(j, "changed"));
+    coverage_text(j, buf, buf_bytes);
+    return buf;
+}
+
+/* ---- text ---- */
+
+static const char *color_of(const char *verdict)
+{
+    if (strcmp(verdict, "PASS") == 0) return "\033[32m";
+    if (strcmp(verdict, "FAIL") == 0) return "\033[31m";
+    return strcmp(verdict, "DONE") == 0 ? "" : "\033[33m";
+}
+
+/* Text of files: control characters, which could speak to the terminal, as '?'. */
+static void put(const char *s, FILE *out)
+{
+    for (; *s; s++) putc((unsigned char)*s < 32 || *s == 127 ? '?' : *s, out);
+}
+
+static void print_verdict(const char *verdict, int width, bool color, FILE *out)
+{
+    const char *begin = color ? color_of(verdict) : "";
+    fprintf(out, "%s%-*s%s", begin, width, verdict, begin[0] ? "\033[0m" : "");
+}
+
+static void print_results(const rpl_report *r, bool color, FILE *out)
+{
+    int width = 6;
+    char tape[512], run[512], figures[600];
+    for (size_t i = 0; i < r->n_results; i++) {
+        int n = (int)strlen(rpl_result_tape(&r->result[i], tape, sizeof tape));
+        if (n > width) width = n < 40 ? n : 40;
+    }
+    for (size_t i = 0; i < r->n_results; i++) {
+        const rpl_result *x = &r->result[i];
+        print_verdict(x->verdict, 13, color, out);
+        fprintf(out, " %-14s ", x->analysis->name);
+        put(rpl_result_tape(x, tape, sizeof tape), out);
+        fprintf(out, "%*s  ", width > (int)strlen(tape) ? width - (int)strlen(tape) : 0, "");
+        put(rpl_result_figures(x, figures, sizeof figures), out);
+        if (rpl_result_run(x, run, sizeof run)[0]) {
+            fputs("; ", out);
+            put(run, out);
+        }
+        if (x->n_waived) fprintf(out, "; %d of %d issues waived", x->n_waived, x->n_issues);
+        putc('\n', out);
+    }
+}
+
+static void print_issue(const rpl_report *r, const rpl_issue *s, FILE *out)
+{
+    static const char *const KINDS[] = { "origin", "finding", "inherited" };
+    const rpl_result *x = &r->result[s->result];
+    char tape[512];
+    fprintf(out, "%-10s %s ", s->waiver >= 0 ? "WAIVED" : KINDS[s->kind], x->analysis->name);
+    put(rpl_result_tape(x, tape, sizeof tape), out);
+    if (s->round >= 0) fprintf(out, " round %" PRId64, s->round);
+    if (s->op[0]) fprintf(out, " op ");
+    put(s->op, out);
+    fputs(s->op[0] && s->value[0] ? ", " : " ", out);
+    put(s->value, out);
+    fprintf(out, ": %" PRId64, s->n);
+    if (!isnan(s->ratio)) fprintf(out, ", ratio %.4g", s->ratio);
+    if (s->cause[0]) fputs(", ", out);
+    put(s->cause, out);
+    if (s->waiver >= 0) {
+        const rpl_waiver *w = &r->waivers->item[s->waiver];
+        fputs(" (", out);
+        put(w->reason, out);
+        fprintf(out, "; until %s)", w->expires);
+    } else if (s->refused[0]) {
+        fputs(" (", out);
+        put(s->refused, out);
+        putc(')', out);
+    }
+    putc('\n', out);
+}
+
+/* Origins of all results first, then other findings, then what follows; last what is waived. */
+static void print_issues(const rpl_report *r, bool all, FILE *out)
+{
+    for (int pass = 0; pass < 4; pass++) {
+        size_t shown = 0;
+        for (size_t i = 0; i < r->n_issues; i++) {
+            const rpl_issue *s = &r->issue[i];
+            if ((s->waiver >= 0 ? 3 : (int)s->kind) != pass) continue;
+            if (shown == 0) putc('\n', out);
+            if (shown++ < FEW || all) print_issue(r, s, out);
+        }
+        if (shown > FEW && !all) fprintf(out, "%10s %zu more (--all)\n", "", shown - FEW);
+    }
+}
+
+static void print_unused(const rpl_report *r, FILE *out)
+{
+    for (size_t i = 0; r->waivers && i < r->waivers->n; i++) {
+        const rpl_waiver *w = &r->waivers->item[i];
+        if (w->n_matched) continue;
+        fprintf(out, "%-10s waiver %zu (", "unused", i + 1);
+        put(w->value, out);
+        fputs(": ", out);
+        put(w->reason, out);
+        fputs(") matches nothing\n", out);
+    }
+}
+
+void rpl_report_waived_text(const rpl_report *r, FILE *out)
+{
+    bool any = false;
+    for (size_t i = 0; i < r->n_issues; i++) {
+        const rpl_issue *s = &r->issue[i];
+        if (s->waiver < 0 && !s->refused[0]) continue;
+        if (!any) putc('\n', out);
+        any = true;
+        print_issue(r, s, out);
+    }
+    print_unused(r, out);
+    for (size_t i = 0; i < r->n_results; i++)
+        if (strcmp(r->result[i].verdict, "WAIVED") == 0) fputs("WAIVED     every issue\n", out);
+}
+
+void rpl_report_text(const rpl_report *r, bool all, bool color, FILE *out)
+{
+    static const char *const ORDER[] = { "PASS", "WAIVED", "DONE", "PARTIAL", "INCOMPLETE", "CONTROL-FAILS", "FAIL" };
+    print_verdict(r->verdict, 0, color, out);
+    fprintf(out, "  %zu results of %zu files:", r->n_results, r->n_files);
+    for (size_t k = 0; k < sizeof ORDER / sizeof ORDER[0]; k++) {
+        int n = 0;
+        for (size_t i = 0; i < r->n_results; i++) n += strcmp(r->result[i].verdict, ORDER[k]) == 0;
+        if (n) fprintf(out, " %d %s", n, ORDER[k]);
+    }
+    fputs("\n\n", out);
+    print_results(r, color, out);
+    if (r->n_errors) putc('\n', out);
+    for (size_t i = 0; i < r->n_errors; i++) {
+        fprintf(out, "%-10s ", "error");
+        put(r->error[i], out);
+        putc('\n', out);
+    }
+    print_issues(r, all, out);
+    print_unused(r, out);
+}
+
+/* ---- JSON ---- */
+
+static json_t *issue_json(const rpl_report *r, const rpl_issue *s)
+{
+    static const char *const KINDS[] = { "origin", "finding", "inherited" };
+    char tape[512];
+    const rpl_result *x = &r->result[s->result];
+    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I}", "analysis", x->analysis->name, "tape",
+                          rpl_result_tape(x, tape, sizeof tape), "kind", KINDS[s->kind], "value", s->value, "op", s->op,
+                          "cause", s->cause, "n", (json_int_t)s->n);
+    if (s->round >= 0) json_object_set_new(j, "round", json_integer(s->round));
+    if (!isnan(s->ratio)) json_object_set_new(j, "ratio", fmt_json_real(s->ratio));
+    if (s->refused[0] && s->waiver < 0) json_object_set_new(j, "not_waived", json_string(s->refused));
+    if (s->waiver < 0) return j;
+    const rpl_waiver *w = &r->waivers->item[s->waiver];
+    json_object_set_new(j, "waived", json_pack("{s:s, s:s}", "reason", w->reason, "expires", w->expires));
+    return j;
+}
+
+static json_t *last_json(const rpl_report *r)
+{
+    json_t *results = json_array(), *issues = json_array(), *errors = json_array(), *twice = json_array();
+    json_t *unused = json_array();
+    for (size_t i = 0; i < r->n_results; i++) {
+        char tape[512], run[512];
+        const rpl_result *x = &r->result[i];
+        json_array_append_new(results, json_pack("{s:s, s:s, s:s, s:s, s:i, s:i}", "analysis", x->analysis->name, "tape",
+                                                 rpl_result_tape(x, tape, sizeof tape), "run",
+                                                 rpl_result_run(x, run, sizeof run), "verdict", x->verdict, "issues",
+                                                 x->n_issues, "waived", x->n_waived));
+    }
+    for (size_t i = 0; i < r->n_issues; i++) json_array_append_new(issues, issue_json(r, &r->issue[i]));
+    for (size_t i = 0; i < r->n_errors; i++) json_array_append_new(errors, json_string(r->error[i]));
+    for (size_t i = 0; i < r->n_twice; i++) json_array_append_new(twice, json_string(r->error[i]));
+    for (size_t i = 0; r->waivers && i < r->waivers->n; i++)
+        if (!r->waivers->item[i].n_matched)
+            json_array_append_new(unused, json_pack("{s:i, s:s, s:s}", "waiver", (int)i + 1, "value",
+                                                    r->waivers->item[i].value, "reason", r->waivers->item[i].reason));
+    return json_pack("{s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "type", "report", "verdict", r->verdict,
+                     "files", (json_int_t)r->n_files, "results", results, "issues", issues, "errors", errors, "twice",
+                     twice, "unused_waivers", unused);
+}
+
+err_code rpl_report_json(const rpl_report *r, FILE *out, err *e)
+{
+    for (size_t i = 0; i < r->n_results; i++) TRY(fmt_json_print(out, r->result[i].json, e));
+    json_t *last = last_json(r);
+    err_code rc = last ? fmt_json_print(out, last, e) : err_set(e, ERR_NOMEM, "report: no memory");
+    json_decref(last);
+    return rc;
+}
