@@ -1,9 +1,12 @@
 #include "tui/commands.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "engine/identity.h"
 #include "replay/replay.h"
 #include "tui/app.h"
+#include "tui/config.h"
+#include "tui/follow.h"
 #include "tui/term.h"
 
 #include <langinfo.h>
@@ -11,39 +14,56 @@
 #include <unistd.h>
 
 typedef struct words {
-    const char *against, *model, *at, *keys, *size;
-    bool ascii;
+    const char *model, *at, *keys, *size, *config;
+    cli_list against;
+    bool ascii, follow, list_keys;
 } words;
 
 static const cli_option OPTIONS[] = {
-    { "--against", "ARM", "compare with a replay of T by this arm", CLI_STR, offsetof(words, against) },
-    { "--model", "MODEL", "the checkpoint of --against", CLI_IN, offsetof(words, model) },
+    { "--against", "ARM", "compare with a replay of T by this arm (needs --model); repeatable", CLI_MULTI,
+      offsetof(words, against) },
+    { "--model", "MODEL", "the checkpoint: of --against, of certificates (c), of commands (:)", CLI_IN,
+      offsetof(words, model) },
     { "--at", "REF", "start at ROUND[/SLOT[/VALUE[INDEX]]], SLOT '-' for none; TAPE: may stand in front", CLI_STR,
       offsetof(words, at) },
+    { "--follow", NULL, "a tape that is being written (T, or T.part): show rounds as they come", CLI_FLAG,
+      offsetof(words, follow) },
     { "--keys", "FILE", "play recorded keys (Enter Down q /text ...), print the final screen; all is compared first",
       CLI_STR, offsetof(words, keys) },
     { "--size", "WxH", "of the printed screen (default 80x24)", CLI_STR, offsetof(words, size) },
     { "--ascii", NULL, "ASCII only (default: as the locale says)", CLI_FLAG, offsetof(words, ascii) },
+    { "--config", "FILE", "settings and key bindings (default: $XDG_CONFIG_HOME/sparktape/config, or in ~/.config)",
+     CLI_STR,
+      offsetof(words, config) },
+    { "--list-keys", NULL, "print the actions, their keys and what they do", CLI_FLAG, offsetof(words, list_keys) },
 };
 
 /* Everything a session holds open. */
 typedef struct session {
-    fmt_tape *tape[TUI_SIDES];
-    tui_model *model;
+    const char *path[TUI_ARMS_MAX]; /* of the given tapes; NULL: a replay, which has no name any more */
+    tui_tapes now;
+    tui_follow *follow;
     tui_app app;
+    bool has_app;
+    tui_tools tools;
+    tui_config config;
+    char program[512];
     int32_t width, height;
     int32_t *keys;
     size_t n_keys;
 } session;
 
-static err_code check_words(session *s, const words *w, int n_tapes, err *e)
+static err_code check_words(session *s, const words *w, const cli_args *args, err *e)
 {
     char rest;
     s->width = 80;
     s->height = 24;
-    if (w->against && n_tapes > 1) return err_set(e, ERR_ARG, "--against: found a second tape, wanted one of the two");
-    if (w->against && !w->model) return err_set(e, ERR_ARG, "--against: found no --model, wanted the checkpoint to replay");
-    if (w->model && !w->against) return err_set(e, ERR_ARG, "--model: found no --against, wanted the arm to replay with");
+    if (args->count == 0) return err_set(e, ERR_ARG, "found no tape, wanted T [OTHER ...]");
+    if (args->count + w->against.count > TUI_ARMS_MAX)
+        return err_set(e, ERR_ARG, "found %d arms, wanted at most %d", args->count + w->against.count, (int)TUI_ARMS_MAX);
+    if (w->against.count && !w->model)
+        return err_set(e, ERR_ARG, "--against: found no --model, wanted the checkpoint to replay");
+    if (w->follow && w->against.count) return err_set(e, ERR_ARG, "--follow: found --against; a replay does not grow");
     if (w->size && (sscanf(w->size, "%5dx%5d%c", &s->width, &s->height, &rest) != 2 || s->width < 20 || s->height < 5 ||
                     s->width > 1000 || s->height > 1000))
         return err_set(e, ERR_ARG, "--size: found '%s', wanted WxH, 20x5 to 1000x1000", w->size);
@@ -53,45 +73,70 @@ static err_code check_words(session *s, const words *w, int n_tapes, err *e)
     return err_set(e, ERR_ARG, "found no terminal on standard input and output, wanted one, or --keys FILE");
 }
 
-/* Replays tape A into folder and opens the result. */
-static err_code replay_into(session *s, const words *w, const cli_common *common, const char *path, err *e)
+/* ---- arms by replay ---- */
+
+/* Replays t into a tape at path and opens it. */
+static err_code replay_into(const fmt_tape *t, const char *arm, const words *w, const cli_common *common, const char *path,
+                            fmt_tape **out, err *e)
 {
-    eng_option_words run = { .arm = w->against };
-    rpl_replay_options o = { .level = rpl_replay_level(s->tape[TUI_A]), .quiet = common->quiet };
+    eng_option_words run = { .arm = arm };
+    rpl_replay_options o = { .level = rpl_replay_level(t), .quiet = common->quiet };
     eng_weights *weights = NULL;
     json_t *identity = NULL;
-    rpl_replay_words(s->tape[TUI_A], &run);
+    rpl_replay_words(t, &run);
     err_code rc = eng_options_parse(&run, common->threads, &o.run, e);
     if (rc == ERR_OK) rc = eng_weights_open(w->model, common->quiet, &weights, e);
-    if (rc == ERR_OK)
-        rc = eng_identity_check(json_object_get(fmt_tape_head(s->tape[TUI_A]), "identity"), weights, e);
+    if (rc == ERR_OK) rc = eng_identity_check(json_object_get(fmt_tape_head(t), "identity"), weights, e);
     if (rc == ERR_OK) identity = eng_identity(weights, &o.run);
     if (rc == ERR_OK && !identity) rc = err_set(e, ERR_NOMEM, "no memory for the identity");
-    if (rc == ERR_OK) rc = rpl_replay_run(s->tape[TUI_A], weights, &o, identity, path, e);
-    if (rc == ERR_OK) rc = fmt_tape_open(path, &s->tape[TUI_B], e);
+    if (rc == ERR_OK) rc = rpl_replay_run(t, weights, &o, identity, path, e);
+    if (rc == ERR_OK) rc = fmt_tape_open(path, out, e);
     json_decref(identity);
     eng_weights_close(weights);
     return rc;
 }
 
-/* Side B by --against. The new tape has no name once it is open, so nothing is left however the session ends. */
-static err_code open_replay(session *s, const words *w, const cli_common *common, err *e)
+/* One more arm by --against. The new tape has no name once it is open, so nothing is left however the session ends. */
+static err_code add_replay(session *s, const char *arm, const words *w, const cli_common *common, err *e)
 {
     const char *base = getenv("TMPDIR");
     char folder[512], path[600];
     snprintf(folder, sizeof folder, "%s/sparktape-XXXXXX", base && base[0] && strlen(base) < 400 ? base : "/tmp");
     if (!mkdtemp(folder)) return err_set(e, ERR_SYSTEM, "%s: a temporary folder cannot be made", folder);
-    snprintf(path, sizeof path, "%s/%s.tape", folder, strchr(w->against, '/') ? "against" : w->against);
-    err_code rc = replay_into(s, w, common, path, e);
+    snprintf(path, sizeof path, "%s/%s.tape", folder, strchr(arm, '/') ? "against" : arm);
+    err_code rc = replay_into(s->now.tape[0], arm, w, common, path, &s->now.tape[s->now.n], e);
+    if (rc == ERR_OK) s->now.n++;
     unlink(path);
     rmdir(folder);
     return rc;
 }
 
-/* Recorded keys: everything is compared first, so that the same keys always show the same screen. */
-static err_code play(session *s, err *e)
+/* The tapes, replays included, and what is shown of them. */
+static err_code open_all(session *s, const words *w, const cli_common *common, err *e)
 {
-    TRY(tui_model_finish(s->model, e));
+    if (w->against.count == 0) return tui_tapes_open(&s->now, e);
+    TRY(tui_tapes_open_files(&s->now, e));
+    for (int i = 0; i < w->against.count; i++) TRY(add_replay(s, w->against.item[i], w, common, e));
+    return tui_tapes_open(&s->now, e);
+}
+
+static err_code make_app(session *s, const words *w, err *e)
+{
+    TRY(tui_arms_start(&s->now.arms, s->tools.threaded, e));
+    TRY(tui_app_init(&s->app, &s->now.arms, &s->tools, s->width, s->height, e));
+    s->has_app = true;
+    s->app.mouse = s->config.mouse;
+    s->app.follow = w->follow;
+    return w->at ? tui_app_go(&s->app, w->at, e) : ERR_OK;
+}
+
+/* ---- recorded keys ---- */
+
+/* Everything is compared first, so that the same keys always show the same screen. */
+static err_code play(session *s, const words *w, const cli_common *common, err *e)
+{
+    TRY(open_all(s, w, common, e));
+    TRY(make_app(s, w, e));
     tui_app_draw(&s->app);
     for (size_t i = 0; i < s->n_keys && tui_app_key(&s->app, s->keys[i]); i++) tui_app_draw(&s->app);
     char *text = tui_canvas_text(tui_app_draw(&s->app));
@@ -101,34 +146,92 @@ static err_code play(session *s, err *e)
     return ERR_OK;
 }
 
-/* The loop: the only place that draws. While rounds are being compared it wakes to show how far that is. */
+/* ---- on a terminal ---- */
+
+static err_code resize(session *s, tui_term *t, err *e)
+{
+    tui_term_size(t, &s->width, &s->height);
+    return s->has_app ? tui_app_resize(&s->app, s->width, s->height, e) : ERR_OK;
+}
+
+/* Opening as work of its own: the index of a long tape takes longer to read than a user wants to look at nothing. */
+typedef struct opening { tui_tapes *tapes; err_code rc; err e; } opening;
+
+static void open_tapes(void *ctx, const atomic_bool *cancel)
+{
+    opening *o = ctx;
+    (void)cancel;
+    o->rc = tui_tapes_open(o->tapes, &o->e);
+}
+
+static err_code show_opening(session *s, tui_term *t, err *e)
+{
+    tui_canvas c = { .ascii = s->tools.ascii };
+    TRY(tui_canvas_resize(&c, s->width, s->height, e));
+    tui_put(&c, 1, 0, c.width - 1, TUI_STRONG, "sparktape");
+    tui_putf(&c, 1, 2, c.width - 1, TUI_PLAIN, "reading the index of %s\u2026", s->path[0]);
+    tui_put(&c, 0, c.height - 1, c.width, TUI_KEYS, "q quit");
+    tui_term_show(t, &c);
+    tui_canvas_fini(&c);
+    return ERR_OK;
+}
+
+/* false in *go_on: the user left. */
+static err_code open_in_background(session *s, tui_term *t, bool *go_on, err *e)
+{
+    enum { SHORT_MS = 5, SHOW_NS = 60000000 }; /* what opens sooner shows its first screen without a page before it */
+    opening o = { .tapes = &s->now };
+    tui_work *work;
+    uint64_t start = clock_ns();
+    err_code rc = ERR_OK;
+    bool shown = false;
+    TRY(tui_work_begin(true, open_tapes, &o, &work, e));
+    while (rc == ERR_OK && *go_on && !tui_work_done(work)) {
+        int32_t key;
+        if (!shown && clock_ns() - start > SHOW_NS) {
+            rc = show_opening(s, t, e);
+            shown = true;
+        }
+        if (rc == ERR_OK) rc = tui_term_key(t, SHORT_MS, &key, e);
+        if (rc == ERR_OK && key == TUI_KEY_RESIZE) rc = resize(s, t, e);
+        *go_on = rc == ERR_OK && key != 'q' && key != 'Q';
+    }
+    tui_work_end(work);
+    return rc != ERR_OK ? rc : o.rc == ERR_OK ? ERR_OK : err_set(e, o.rc, "%s", o.e.msg);
+}
+
+/* The loop: the only place that draws. While something works it wakes to show how far that is. */
 static err_code loop(session *s, tui_term *t, err *e)
 {
-    enum { WORKING_MS = 100, FOREVER = -1 };
+    enum { WORKING_MS = 50, FOLLOWING_MS = 200, FOREVER = -1 };
     for (bool on = true; on;) {
-        int32_t key;
+        int32_t key, x, y;
         /* Asked before drawing: work that ends in between is shown by one more turn, not by the next key. */
-        bool working = tui_model_is_working(s->model);
+        bool working = tui_app_working(&s->app), following = tui_follow_tick(s->follow, &s->app, &s->now);
+        tui_term_mouse(t, s->app.mouse);
         tui_term_show(t, tui_app_draw(&s->app));
-        TRY(tui_term_key(t, working ? WORKING_MS : FOREVER, &key, e));
-        if (key == TUI_KEY_RESIZE) {
-            tui_term_size(t, &s->width, &s->height);
-            TRY(tui_app_resize(&s->app, s->width, s->height, e));
-        } else {
-            on = key == TUI_KEY_NONE || tui_app_key(&s->app, key);
-        }
+        working = tui_app_working(&s->app) || working; /* a screen may have asked for something while it was drawn */
+        TRY(tui_term_key(t, working ? WORKING_MS : following ? FOLLOWING_MS : FOREVER, &key, e));
+        if (key == TUI_KEY_RESIZE) TRY(resize(s, t, e));
+        else if (key == TUI_KEY_CLICK) {
+            tui_term_click(t, &x, &y);
+            tui_app_click(&s->app, x, y);
+        } else on = key == TUI_KEY_NONE || tui_app_key(&s->app, key);
     }
     return ERR_OK;
 }
 
-static err_code live(session *s, bool color, err *e)
+static err_code live(session *s, const words *w, const cli_common *common, err *e)
 {
     tui_term *t;
-    TRY(tui_model_start(s->model, e));
-    TRY(tui_term_open(color, &t, e));
-    tui_term_size(t, &s->width, &s->height);
-    err_code rc = tui_app_resize(&s->app, s->width, s->height, e);
-    if (rc == ERR_OK) rc = loop(s, t, e);
+    bool go_on = true, replayed = w->against.count > 0;
+    if (replayed) TRY(open_all(s, w, common, e)); /* with its line of progress, before the terminal is another */
+    TRY(tui_term_open(cli_color(common) && !s->config.no_color, &t, e));
+    err_code rc = resize(s, t, e);
+    if (rc == ERR_OK && !replayed) rc = open_in_background(s, t, &go_on, e);
+    if (rc == ERR_OK && go_on) rc = make_app(s, w, e);
+    if (rc == ERR_OK && go_on) rc = tui_follow_open(replayed ? NULL : s->path, s->now.n, &s->follow, e);
+    if (rc == ERR_OK && go_on) rc = loop(s, t, e);
     tui_term_close(t);
     return rc;
 }
@@ -136,14 +239,29 @@ static err_code live(session *s, bool color, err *e)
 static err_code browse(session *s, const words *w, const cli_common *common, const cli_args *args, err *e)
 {
     bool utf8 = setlocale(LC_CTYPE, "") && strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
-    TRY(check_words(s, w, args->count, e));
-    TRY(fmt_tape_open(args->item[0], &s->tape[TUI_A], e));
-    if (args->count > 1) TRY(fmt_tape_open(args->item[1], &s->tape[TUI_B], e));
-    if (w->against) TRY(open_replay(s, w, common, e));
-    TRY(tui_model_open(s->tape[TUI_A], s->tape[TUI_B], &s->model, e));
-    TRY(tui_app_init(&s->app, s->model, s->width, s->height, w->ascii || !utf8, e));
-    if (w->at) TRY(tui_app_go(&s->app, w->at, e));
-    return w->keys ? play(s, e) : live(s, cli_color(common), e);
+    TRY(tui_config_read(w->config, &s->config, e));
+    TRY(check_words(s, w, args, e));
+    ssize_t n = readlink("/proc/self/exe", s->program, sizeof s->program - 1);
+    s->tools = (tui_tools){ .checkpoint = w->model, .program = n > 0 ? s->program : NULL, .threaded = !w->keys,
+                            .ascii = w->ascii || s->config.ascii || !utf8 };
+    for (int i = 0; i < args->count; i++) s->path[i] = s->now.path[i] = args->item[i];
+    s->now.n_paths = args->count;
+    return w->keys ? play(s, w, common, e) : live(s, w, common, e);
+}
+
+static void list_keys(void)
+{
+    char keys[64];
+    const char *help = "";
+    for (size_t i = 0; i < tui_bindings(); i++) {
+        const tui_binding *b = tui_binding_at(i);
+        char text[16];
+        keys[0] = 0;
+        for (int k = 0; k < TUI_BINDING_KEYS && b->key[k]; k++)
+            snprintf(keys + strlen(keys), sizeof keys - strlen(keys), "%s%s", k ? " " : "", tui_key_text(b->key[k], text));
+        if (b->help) help = b->help;
+        printf("%-20s %-12s %s\n", b->name, keys, help);
+    }
 }
 
 static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
@@ -158,13 +276,19 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         cli_help(self);
         return ERR_OK;
     }
+    if (w.list_keys) {
+        TRY(tui_config_read(w.config, &s.config, e));
+        list_keys();
+        return ERR_OK;
+    }
     err_code rc = browse(&s, &w, &common, &args, e);
-    tui_app_fini(&s.app);
-    tui_model_close(s.model);
-    for (int side = TUI_A; side < TUI_SIDES; side++) fmt_tape_close(s.tape[side]);
+    if (s.has_app) tui_app_fini(&s.app);
+    tui_follow_close(s.follow);
+    tui_tapes_close(&s.now);
     free(s.keys);
     return rc;
 }
 
-const cli_command CMD_BROWSE = { "browse", "T [OTHER]", "looks through a tape, or two side by side, in the terminal",
+const cli_command CMD_BROWSE = { "browse", "[T] [OTHER..]",
+                                "looks through a tape, or several side by side, in the terminal",
                                  OPTIONS, (int)COUNT_OF(OPTIONS), run };

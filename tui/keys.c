@@ -9,60 +9,140 @@
 #define ROUNDS TUI_ON_ROUNDS
 #define PROGRAM TUI_ON_PROGRAM
 #define VALUE TUI_ON_VALUE
+#define ROUTING TUI_ON_ROUTING
+#define TOKENS TUI_ON_TOKENS
+#define MATRIX TUI_ON_MATRIX
+#define INFO TUI_ON_INFO
+#define PAGER TUI_ON_PAGER
 #define ALL TUI_ON_ALL
+#define SEVEN (ALL & ~PAGER)
 #define K(name) TUI_KEY_##name
 
 /* Order: as the help shows them. */
-static const tui_binding BINDINGS[] = {
-    { TUI_DO_OPEN, ROUNDS | PROGRAM, { K(ENTER) }, "open", "open", "open what the cursor is on" },
+static const tui_binding BUILT_IN[] = {
+    { TUI_DO_OPEN, SEVEN & ~VALUE, { K(ENTER) }, "open", "open", "open what the cursor is on" },
     { TUI_DO_BACK, ALL, { 'q' }, "back", "back", "back; at the first: quit" },
     { TUI_DO_ESCAPE, ALL, { K(ESC) }, "escape", NULL, "back, never quits" },
     { TUI_DO_QUIT, ALL, { 'Q' }, "quit", NULL, "quit" },
     { TUI_DO_HELP, ALL, { '?', K(F1) }, "help", "help", "this help" },
-    { TUI_DO_ORIGIN, ALL, { 'o' }, "origin", "origin", "first origin: it began here" },
-    { TUI_DO_NEXT_DIFFERENT, ROUNDS | PROGRAM, { 'n' }, "next-different", "next", "next line that differs" },
-    { TUI_DO_PREVIOUS_DIFFERENT, ROUNDS | PROGRAM, { 'N' }, "previous-different", NULL, "previous line that differs" },
-    { TUI_DO_WORST, VALUE, { 'w' }, "worst", "worst", "worst (of one tape: largest)" },
-    { TUI_DO_NEXT_DIFFERENT, VALUE, { 'e' }, "next-different", "next", "next different / not finite" },
+    { TUI_DO_ORIGIN, SEVEN, { 'o' }, "origin", "origin", "first origin: began here" },
+    { TUI_DO_NEXT_DIFFERENT, ROUNDS | PROGRAM | ROUTING | TOKENS, { 'n' }, "next-different", "next",
+      "next, last that differs" },
+    { TUI_DO_PREVIOUS_DIFFERENT, ROUNDS | PROGRAM | ROUTING | TOKENS, { 'N' }, "previous-different", NULL, NULL },
+    { TUI_DO_NEXT_DIFFERENT, PAGER, { 'n' }, "next-match", "next", "next, last line with text" },
+    { TUI_DO_PREVIOUS_DIFFERENT, PAGER, { 'N' }, "previous-match", NULL, NULL },
+    { TUI_DO_WORST, VALUE, { 'w' }, "worst", "worst", "worst; of one: largest" },
+    { TUI_DO_NEXT_DIFFERENT, VALUE, { 'e' }, "next-element", "next", "next, last that differs" },
+    { TUI_DO_PREVIOUS_DIFFERENT, VALUE, { 'E' }, "previous-element", NULL, NULL },
     { TUI_DO_GOTO, VALUE, { 'g' }, "goto", "go to", "go to an index: 3,17" },
+    { TUI_DO_GOTO, ROUNDS, { 'g' }, "goto-round", NULL, "go to a round" },
     { TUI_DO_BITS, VALUE, { 'h' }, "bits", "bits", "sign, exponent, mantissa" },
     { TUI_DO_PANES, VALUE, { K(TAB) }, "panes", "panes", "A, B, B\u2212A, ULP: all or one" },
-    { TUI_DO_ROUND_BACK, PROGRAM | VALUE, { '[' }, "round-back", NULL, "previous round, same value" },
-    { TUI_DO_ROUND_ON, PROGRAM | VALUE, { ']' }, "round-on", "round", "next round, same value" },
-    { TUI_DO_SORT, ROUNDS, { 's', K(F6) }, "sort", "sort", "sort by the next column" },
-    { TUI_DO_SORT_TURN, ROUNDS, { 'S' }, "sort-turn", NULL, "turn the order around" },
+    { TUI_DO_PANEL, VALUE, { 'p' }, "panel", "panel", "histogram, profile, block" },
+    { TUI_DO_STAGE, ROUTING, { K(TAB) }, "stage", "stage", "stage of the heat map" },
+    { TUI_DO_ROUND_BACK, PROGRAM | VALUE | ROUTING | TOKENS, { '[' }, "round-back", NULL, "round before, after" },
+    { TUI_DO_ROUND_ON, PROGRAM | VALUE | ROUTING | TOKENS, { ']' }, "round-on", "round", NULL },
+    { TUI_DO_SORT, ROUNDS | PROGRAM, { 's' }, "sort", "sort", "sort by the next column" },
+    { TUI_DO_SORT_BY, ROUNDS | PROGRAM, { K(F6) }, "sort-by", NULL, "sort by a named column" },
+    { TUI_DO_SORT_TURN, ROUNDS | PROGRAM, { 'S' }, "sort-turn", NULL, "turn the order around" },
     { TUI_DO_FILTER, ROUNDS | PROGRAM, { '/', K(F4) }, "filter", "filter", "only lines with a text" },
+    { TUI_DO_FILTER, PAGER, { '/' }, "search", "search", "search a text" },
+    { TUI_DO_EXPRESSION, ROUNDS | PROGRAM, { 'f' }, "expression", NULL, "only lines: excess>4" },
     { TUI_DO_MARK, ROUNDS, { 'm', ' ' }, "mark", NULL, "mark, or unmark" },
     { TUI_DO_NEXT_MARK, ROUNDS, { '\'' }, "next-mark", NULL, "next marked line" },
-    { TUI_DO_REFERENCE, ALL, { 'y' }, "reference", NULL, "reference for --at and show" },
-    { TUI_DO_GO_ROUNDS, ALL, { '1' }, "rounds", NULL, "screen Rounds" },
-    { TUI_DO_GO_PROGRAM, ALL, { '2' }, "program", NULL, "screen Program" },
-    { TUI_DO_GO_VALUE, ALL, { '3' }, "value", NULL, "screen Value" },
-    { TUI_DO_UP, ALL, { K(UP), 'k' }, "up", NULL, "up" },
-    { TUI_DO_DOWN, ALL, { K(DOWN), 'j' }, "down", NULL, "down" },
-    { TUI_DO_LEFT, VALUE, { K(LEFT) }, "left", NULL, "left" },
-    { TUI_DO_RIGHT, VALUE, { K(RIGHT) }, "right", NULL, "right" },
-    { TUI_DO_PAGE_UP, ALL, { K(PGUP) }, "page-up", NULL, "a page up" },
-    { TUI_DO_PAGE_DOWN, ALL, { K(PGDN) }, "page-down", NULL, "a page down" },
-    { TUI_DO_PAGE_LEFT, VALUE, { '<' }, "page-left", NULL, "a page left" },
-    { TUI_DO_PAGE_RIGHT, VALUE, { '>' }, "page-right", NULL, "a page right" },
-    { TUI_DO_FIRST, ALL, { K(HOME) }, "first", NULL, "the first one" },
-    { TUI_DO_LAST, ALL, { K(END) }, "last", NULL, "the last one" },
+    { TUI_DO_OTHER_ARM, SEVEN & ~MATRIX, { 'b' }, "other-arm", NULL, "B: the next arm" },
+    { TUI_DO_CERTIFY, ROUNDS | PROGRAM | VALUE, { 'c' }, "certify", NULL, "judge the round: causes" },
+    { TUI_DO_ATTRIBUTE, PROGRAM | VALUE, { 'a' }, "attribute", NULL, "attribution on this op" },
+    { TUI_DO_FOLLOW, SEVEN, { 'F' }, "follow", NULL, "follow a growing tape" },
+    { TUI_DO_PAUSE, SEVEN, { 'P' }, "pause", NULL, "stop comparing, go on" },
+    { TUI_DO_REFERENCE, SEVEN, { 'y' }, "reference", NULL, "reference for --at, show" },
+    { TUI_DO_EXPORT, ALL, { 'x' }, "export", NULL, "export this screen" },
+    { TUI_DO_COMMAND, ALL, { ':' }, "command", NULL, "run a command on this" },
+    { TUI_DO_MOUSE, ALL, { 'M' }, "mouse", NULL, "mouse on, off" },
+    { TUI_DO_GO_ROUNDS, ALL, { '1' }, "rounds", NULL, "Rounds, Program, Value" },
+    { TUI_DO_GO_PROGRAM, ALL, { '2' }, "program", NULL, NULL },
+    { TUI_DO_GO_VALUE, ALL, { '3' }, "value", NULL, NULL },
+    { TUI_DO_GO_ROUTING, ALL, { '4' }, "routing", NULL, "Routing Tokens Matrix Info" },
+    { TUI_DO_GO_TOKENS, ALL, { '5' }, "tokens", NULL, NULL },
+    { TUI_DO_GO_MATRIX, ALL, { '6' }, "matrix", NULL, NULL },
+    { TUI_DO_GO_INFO, ALL, { '7' }, "info", NULL, NULL },
+    { TUI_DO_UP, ALL, { K(UP), 'k' }, "up", NULL, "up, down" },
+    { TUI_DO_DOWN, ALL, { K(DOWN), 'j' }, "down", NULL, NULL },
+    { TUI_DO_LEFT, VALUE | MATRIX | PAGER, { K(LEFT) }, "left", NULL, "left, right" },
+    { TUI_DO_RIGHT, VALUE | MATRIX | PAGER, { K(RIGHT) }, "right", NULL, NULL },
+    { TUI_DO_PAGE_UP, ALL, { K(PGUP) }, "page-up", NULL, "a page up, down" },
+    { TUI_DO_PAGE_DOWN, ALL, { K(PGDN) }, "page-down", NULL, NULL },
+    { TUI_DO_PAGE_LEFT, VALUE, { '<' }, "page-left", NULL, "a page left, right" },
+    { TUI_DO_PAGE_RIGHT, VALUE, { '>' }, "page-right", NULL, NULL },
+    { TUI_DO_FIRST, ALL, { K(HOME) }, "first", NULL, "the first, the last" },
+    { TUI_DO_LAST, ALL, { K(END) }, "last", NULL, NULL },
 };
+
+static tui_binding table[COUNT_OF(BUILT_IN)]; /* with the keys that the configuration gave */
+static bool made;
+
+static const tui_binding *bindings(void)
+{
+    if (!made) tui_bindings_reset();
+    return table;
+}
+
+void tui_bindings_reset(void)
+{
+    memcpy(table, BUILT_IN, sizeof table);
+    made = true;
+}
 
 #define X(key, name) name,
 static const char *const NAMES[] = { TUI_KEY_LIST(X) };
 #undef X
 
-size_t tui_bindings(void) { return COUNT_OF(BINDINGS); }
-const tui_binding *tui_binding_at(size_t i) { return &BINDINGS[i]; }
+size_t tui_bindings(void) { return COUNT_OF(BUILT_IN); }
+const tui_binding *tui_binding_at(size_t i) { return &bindings()[i]; }
 
 const tui_binding *tui_binding_find(int32_t key, uint32_t screen)
 {
-    for (size_t i = 0; key != TUI_KEY_NONE && i < COUNT_OF(BINDINGS); i++)
-        for (int k = 0; (BINDINGS[i].screens & screen) && k < TUI_BINDING_KEYS; k++)
-            if (BINDINGS[i].key[k] == key) return &BINDINGS[i];
+    const tui_binding *b = bindings();
+    for (size_t i = 0; key != TUI_KEY_NONE && i < COUNT_OF(BUILT_IN); i++)
+        for (int k = 0; (b[i].screens & screen) && k < TUI_BINDING_KEYS; k++)
+            if (b[i].key[k] == key) return &b[i];
     return NULL;
+}
+
+err_code tui_binding_set(const char *name, const int32_t *keys, size_t n, err *e)
+{
+    char text[16];
+    tui_binding *b = NULL;
+    bindings();
+    for (size_t i = 0; i < COUNT_OF(table); i++)
+        if (strcmp(table[i].name, name) == 0) b = &table[i];
+    if (!b) return err_set(e, ERR_ARG, "found action '%s', wanted one that browse --list-keys prints", name);
+    if (n > TUI_BINDING_KEYS)
+        return err_set(e, ERR_ARG, "%s: found %zu keys, wanted at most %d", name, n, (int)TUI_BINDING_KEYS);
+    for (size_t k = 0; k < n; k++)
+        for (size_t i = 0; i < COUNT_OF(table); i++)
+            for (int j = 0; j < TUI_BINDING_KEYS; j++)
+                if (&table[i] != b && (table[i].screens & b->screens) && table[i].key[j] == keys[k])
+                    return err_set(e, ERR_ARG, "%s: the key %s is that of %s", name, tui_key_text(keys[k], text),
+                                   table[i].name);
+    memset(b->key, 0, sizeof b->key);
+    if (n) memcpy(b->key, keys, n * sizeof *keys);
+    return ERR_OK;
+}
+
+const char *tui_binding_keys_text(size_t i, uint32_t screen, int32_t width, char buf[64])
+{
+    const tui_binding *b = bindings();
+    for (int most = TUI_BINDING_KEYS; most > 0; most--) { /* all keys of each if they fit, else the first ones */
+        char key[16];
+        size_t at = 0;
+        buf[0] = 0;
+        for (size_t k = i; k < COUNT_OF(BUILT_IN) && (k == i || !b[k].help); k++)
+            for (int j = 0; (b[k].screens & screen) && j < most && b[k].key[j] && at < 48; j++)
+                at += (size_t)snprintf(buf + at, 64 - at, "%s%s", at ? " " : "", tui_key_text(b[k].key[j], key));
+        if ((int32_t)at <= width) break;
+    }
+    return buf;
 }
 
 const char *tui_key_text(int32_t key, char buf[16])

@@ -1,6 +1,7 @@
 #include "tui/loaded.h"
 
 #include "base/mem.h"
+#include "formats/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -59,7 +60,69 @@ static err_code profile(tui_loaded *l, err *e)
     return ERR_OK;
 }
 
-err_code tui_loaded_get(tui_loaded *l, const tui_model *m, const cap_name *n, err *e)
+/* ---- histograms ---- */
+
+static int decade_of(double distance)
+{
+    if (distance == 0) return 0;
+    if (!isfinite(distance)) return TUI_DECADES - 1;
+    int d = (int)floor(log10(distance)) + 14; /* 1 holds less than 1e-12 */
+    return d < 1 ? 1 : d > TUI_DECADES - 2 ? TUI_DECADES - 2 : d;
+}
+
+const char *tui_decade_text(int decade, char buf[24])
+{
+    if (decade == 0) snprintf(buf, 24, "0");
+    else if (decade == TUI_DECADES - 1) snprintf(buf, 24, "not finite");
+    else snprintf(buf, 24, "%s1e%d", decade == 1 ? "<" : "", decade == 1 ? -12 : decade - 14);
+    return buf;
+}
+
+static void make_histograms(tui_loaded *l)
+{
+    int64_t n = l->rows * l->cols;
+    fmt_dtype d = l->tensor.dtype;
+    memset(l->bin, 0, sizeof l->bin);
+    memset(l->decade, 0, sizeof l->decade);
+    l->lowest = INFINITY;
+    l->highest = -INFINITY;
+    for (int side = TUI_A; side < TUI_SIDES; side++)
+        for (int64_t i = 0; (l->pair || side == tui_loaded_first(l)) && i < n; i++) {
+            double v = rpl_element(d, l->side[side].tensor.data, i);
+            if (!isfinite(v)) continue;
+            if (v < l->lowest) l->lowest = v;
+            if (v > l->highest) l->highest = v;
+        }
+    double scale = l->highest > l->lowest ? TUI_BINS / (l->highest - l->lowest) : 0;
+    for (int side = TUI_A; side < TUI_SIDES; side++)
+        for (int64_t i = 0; (l->pair || side == tui_loaded_first(l)) && i < n; i++) {
+            double v = rpl_element(d, l->side[side].tensor.data, i);
+            int bin = isfinite(v) ? (int)((v - l->lowest) * scale) : -1;
+            if (bin >= 0) l->bin[side][bin < TUI_BINS ? bin : TUI_BINS - 1]++;
+        }
+    for (int64_t i = 0; l->pair && i < n; i++) {
+        const void *a = l->side[TUI_A].tensor.data, *b = l->side[TUI_B].tensor.data;
+        bool same = rpl_element_bits(d, a, i) == rpl_element_bits(d, b, i);
+        l->decade[same ? 0 : decade_of(fabs(rpl_element(d, a, i) - rpl_element(d, b, i)))]++;
+    }
+}
+
+/* ---- both sides, and more ---- */
+
+static err_code get_more(tui_loaded *l, const fmt_tape *const *more, int n_more, const fmt_tape_key *key, err *e)
+{
+    l->n_more = n_more;
+    for (int i = 0; i < n_more; i++) {
+        err why = { 0 };
+        err_code rc = cap_joined_get(more[i], key, &l->more[i], &why);
+        if (rc == ERR_NOMEM) return err_set(e, rc, "%s", why.msg);
+        l->more_there[i] = rc == ERR_OK && same_shape(&l->tensor, &l->more[i].tensor);
+    }
+    return ERR_OK;
+}
+
+err_code tui_loaded_get(tui_loaded *l, const tui_model *m, const fmt_tape *const *more, int n_more, const cap_name *n,
+                        err *e)
 {
     const fmt_tape_key key = { n->round, n->slot, 0, n->name };
     for (int side = TUI_A; side < TUI_SIDES; side++) {
@@ -75,15 +138,19 @@ err_code tui_loaded_get(tui_loaded *l, const tui_model *m, const cap_name *n, er
     }
     l->pair = l->there[TUI_A] && l->there[TUI_B] && same_shape(&l->side[TUI_A].tensor, &l->side[TUI_B].tensor);
     l->rows = l->cols = l->blocks = 0;
+    l->n_more = 0;
     if (!tui_loaded_any(l)) return ERR_OK;
     l->tensor = l->side[tui_loaded_first(l)].tensor;
     l->tensor.data = NULL;
-    return profile(l, e);
+    TRY(profile(l, e));
+    make_histograms(l);
+    return get_more(l, more, n_more, &key, e);
 }
 
 void tui_loaded_fini(tui_loaded *l)
 {
     for (int side = TUI_A; side < TUI_SIDES; side++) cap_value_fini(&l->side[side]);
+    for (int i = 0; i < TUI_ARMS_MAX; i++) cap_value_fini(&l->more[i]);
     free(l->by_row);
     free(l->by_block);
     *l = (tui_loaded){ 0 };
@@ -125,6 +192,16 @@ int64_t tui_loaded_next(const tui_loaded *l, int64_t from)
     return -1;
 }
 
+int64_t tui_loaded_previous(const tui_loaded *l, int64_t from)
+{
+    for (int64_t i = from - 1; i >= 0; i--) {
+        int64_t row = i / l->cols, block = i % l->cols / RPL_PROFILE_BLOCK;
+        if (l->by_block[row * l->blocks + block].n_differ == 0) i = row * l->cols + block * RPL_PROFILE_BLOCK;
+        else if (is_wanted(l, i)) return i;
+    }
+    return -1;
+}
+
 static int pair_level(const rpl_cell *cell)
 {
     if (cell->n_differ == 0) return 0;
@@ -161,6 +238,29 @@ uint64_t tui_loaded_ulp(const tui_loaded *l, int64_t i)
 }
 
 /* ---- bits ---- */
+
+bool tui_qdq_read(fmt_dtype d, const void *data, int64_t first, uint8_t codes[32], uint8_t *scale)
+{
+    bf16 x[FMT_QDQ_GROUP];
+    bool any = false;
+    if (d != FMT_DTYPE_BF16) return false;
+    memcpy(x, (const uint8_t *)data + first * 2, sizeof x);
+    fmt_qdq_encode(x, codes, scale);
+    for (int i = 0; i < FMT_QDQ_GROUP; i++) {
+        if (fmt_qdq_decode(codes[i], *scale) != x[i]) return false;
+        any = any || (x[i] & 0x7fff) != 0;
+    }
+    return any;
+}
+
+const char *tui_qdq_text(uint8_t code, uint8_t scale, char buf[96])
+{
+    int at = snprintf(buf, 96, "code 0x%02x  ", code);
+    for (int b = 7; b >= 0; b--)
+        at += snprintf(buf + at, 96 - (size_t)at, "%d%s", code >> b & 1, b == 7 || b == 3 ? " " : "");
+    snprintf(buf + at, 96 - (size_t)at, "  scale byte %d, 2^%d", scale, scale - FMT_E8M0_BIAS);
+    return buf;
+}
 
 const char *tui_bits_text(fmt_dtype d, const void *data, int64_t i, char buf[96])
 {

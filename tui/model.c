@@ -3,19 +3,19 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "replay/ordered.h"
+#include "tui/work.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 
 enum { N_STEPS = 2, NO_ROUND = -1 };
 enum { KEPT_BYTES = 16 << 20 }; /* of full results: a screen shows one round, of a hundred KB or so */
+enum { READ_BYTES = 64 << 20 }; /* of values compared, after which the tapes' mapped pages are given back */
 
 /* What is kept of every compared round for each of its requests. */
 typedef struct summary {
     tui_verdict verdict;
     int32_t first_origin, worst, n_same;
+    bool drafts_equal;
     double worst_rel_l2, kl;
 } summary;
 
@@ -36,15 +36,16 @@ struct tui_model {
     atomic_int n_done;
     atomic_bool stop, failed;      /* failed: no memory */
     pthread_mutex_t lock;          /* of all that follows */
-    pthread_cond_t change;         /* a result is there, or the thread has ended */
-    bool working;
+    pthread_cond_t change;         /* there may be something to compare, or the thread is to stop */
+    bool paused;
+    int32_t next;                  /* the rounds before it are compared */
     int32_t wanted, shown;         /* rounds: the next to compare; the one that a screen holds */
     bool *compared;                /* [rounds] its summaries are there */
     summary *summary;              /* [requests] */
     const rpl_round **result;      /* [rounds] NULL: not compared, or not kept */
     int32_t *kept;                 /* [rounds] a ring of the rounds with results, the oldest at kept_first */
     int32_t kept_first, n_kept;
-    uint64_t kept_bytes;
+    uint64_t kept_bytes, read_bytes;
 };
 
 const tui_verdict_look TUI_VERDICT[TUI_VERDICT_COUNT] = {
@@ -90,7 +91,10 @@ static summary summarise(const tui_request *r, const rpl_round *round)
         if (v->has_logits && !(v->logits.kl_max <= s.kl)) s.kl = v->logits.kl_max;
     }
     for (int32_t i = 0; i < round->n_drafts; i++)
-        if (round->draft[i].entry == r->entry) s.n_same = round->draft[i].n_same;
+        if (round->draft[i].entry == r->entry) {
+            s.n_same = round->draft[i].n_same;
+            s.drafts_equal = round->draft[i].exact;
+        }
     return s;
 }
 
@@ -125,45 +129,43 @@ static void compare_one(tui_model *m, int32_t i)
     const rpl_round *r;
     pthread_mutex_unlock(&m->lock);
     err_code rc = rpl_compare_round(m->compare, i, &r, NULL);
+    m->read_bytes += rc == ERR_OK ? r->n_bytes : 0;
+    if (m->read_bytes > READ_BYTES) {
+        m->read_bytes = 0;
+        for (int side = TUI_A; side < TUI_SIDES; side++) fmt_tape_let_go(m->tape[side]);
+    }
     pthread_mutex_lock(&m->lock);
     if (rc == ERR_OK) keep(m, i, r);
     else atomic_store(&m->failed, true);
 }
 
+/* The round to compare next: the wanted one, else the first that is left unless it pauses. NO_ROUND: none. Locked. */
+static int32_t take_next(tui_model *m)
+{
+    int32_t i = m->wanted;
+    m->wanted = NO_ROUND;
+    if (i != NO_ROUND && !m->result[i]) return i;
+    while (m->next < tui_model_rounds(m) && m->compared[m->next]) m->next++;
+    return m->paused || m->next == tui_model_rounds(m) ? NO_ROUND : m->next;
+}
+
 static void *compare_rounds(void *model)
 {
     tui_model *m = model;
-    int32_t next = 0;
     pthread_mutex_lock(&m->lock);
     while (!atomic_load(&m->stop) && !atomic_load(&m->failed)) {
-        int32_t i = m->wanted;
-        m->wanted = NO_ROUND;
-        if (i == NO_ROUND || m->result[i]) {
-            while (next < tui_model_rounds(m) && m->compared[next]) next++;
-            if (next == tui_model_rounds(m)) break;
-            i = next;
-        }
-        compare_one(m, i);
-        pthread_cond_broadcast(&m->change);
+        int32_t i = take_next(m);
+        if (i != NO_ROUND) compare_one(m, i);
+        else pthread_cond_wait(&m->change, &m->lock);
     }
-    m->working = false;
-    pthread_cond_broadcast(&m->change);
     pthread_mutex_unlock(&m->lock);
     return NULL;
 }
 
 err_code tui_model_start(tui_model *m, err *e)
 {
-    if (!m->compare) return ERR_OK;
-    static const int FAULTS[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT }; /* blocked, they would kill unhandled */
-    sigset_t others, before;
-    sigfillset(&others); /* all other signals are for the thread that owns the terminal */
-    for (size_t i = 0; i < COUNT_OF(FAULTS); i++) sigdelset(&others, FAULTS[i]);
-    pthread_sigmask(SIG_SETMASK, &others, &before);
-    m->working = true;
-    int failure = pthread_create(&m->thread, NULL, compare_rounds, m);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failure) m->working = false;
+    if (!m->compare || m->started) return ERR_OK;
+    int failure = tui_thread_start(&m->thread, compare_rounds, m);
     if (failure) return err_set(e, ERR_SYSTEM, "a thread cannot be started: %s", strerror(failure));
     m->started = true;
     return ERR_OK;
@@ -171,39 +173,79 @@ err_code tui_model_start(tui_model *m, err *e)
 
 err_code tui_model_finish(tui_model *m, err *e)
 {
-    if (m->compare) compare_rounds(m);
+    if (!m->compare) return ERR_OK;
+    pthread_mutex_lock(&m->lock);
+    for (int32_t i = take_next(m); i != NO_ROUND && !atomic_load(&m->failed); i = take_next(m)) compare_one(m, i);
+    pthread_mutex_unlock(&m->lock);
     return atomic_load(&m->failed) ? err_set(e, ERR_NOMEM, "comparison: no memory") : ERR_OK;
+}
+
+void tui_model_pause(tui_model *m, bool on)
+{
+    if (!m->compare) return;
+    pthread_mutex_lock(&m->lock);
+    m->paused = on;
+    pthread_cond_signal(&m->change);
+    pthread_mutex_unlock(&m->lock);
 }
 
 void tui_model_want(tui_model *m, int32_t round_index)
 {
     if (!m->compare) return;
     pthread_mutex_lock(&m->lock);
-    if (!m->compared[round_index]) m->wanted = round_index;
+    m->shown = round_index;
+    if (!m->result[round_index]) {
+        m->wanted = round_index;
+        pthread_cond_signal(&m->change);
+    }
     pthread_mutex_unlock(&m->lock);
 }
 
 int32_t tui_model_rounds(const tui_model *m) { return rpl_ordered_rounds(m->ordered); }
 int32_t tui_model_rounds_done(const tui_model *m) { return atomic_load(&m->n_done); }
 
-bool tui_model_is_working(const tui_model *m)
+bool tui_model_is_working(tui_model *m)
 {
-    return m->started && !atomic_load(&m->failed) && tui_model_rounds_done(m) < tui_model_rounds(m);
+    if (!m->started || atomic_load(&m->failed)) return false;
+    pthread_mutex_lock(&m->lock);
+    bool working = m->wanted != NO_ROUND || (m->shown != NO_ROUND && !m->result[m->shown]) ||
+                   (!m->paused && tui_model_rounds_done(m) < tui_model_rounds(m));
+    pthread_mutex_unlock(&m->lock);
+    return working;
 }
 
 const rpl_round *tui_model_result(tui_model *m, int32_t round_index)
 {
     if (!m->compare) return NULL;
+    tui_model_want(m, round_index);
     pthread_mutex_lock(&m->lock);
-    m->shown = round_index;
-    while (m->compared[round_index] && !m->result[round_index] && m->working) { /* not kept: again, before all others */
-        m->wanted = round_index;
-        pthread_cond_wait(&m->change, &m->lock);
-    }
-    if (m->compared[round_index] && !m->result[round_index]) compare_one(m, round_index);
+    if (!m->started && m->compared[round_index] && !m->result[round_index]) compare_one(m, round_index);
     const rpl_round *r = m->result[round_index];
     pthread_mutex_unlock(&m->lock);
     return r;
+}
+
+void tui_model_adopt(tui_model *m, tui_model *old)
+{
+    int32_t k = 0;
+    if (!m->compare || !old->compare) return;
+    pthread_mutex_lock(&old->lock);
+    pthread_mutex_lock(&m->lock);
+    for (int32_t i = 0; i < tui_model_rounds(m); i++) {
+        int32_t n, n_old, number = rpl_ordered_number(m->ordered, i);
+        while (k < tui_model_rounds(old) && rpl_ordered_number(old->ordered, k) < number) k++;
+        if (k == tui_model_rounds(old) || rpl_ordered_number(old->ordered, k) != number || !old->compared[k]) continue;
+        tui_model_values(m, i, &n);
+        tui_model_values(old, k, &n_old);
+        int32_t requests = m->first_request[i + 1] - m->first_request[i];
+        if (n != n_old || requests != old->first_request[k + 1] - old->first_request[k]) continue; /* it has grown */
+        memcpy(m->summary + m->first_request[i], old->summary + old->first_request[k],
+               (size_t)requests * sizeof *m->summary);
+        m->compared[i] = true;
+        atomic_fetch_add(&m->n_done, 1);
+    }
+    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_unlock(&old->lock);
 }
 
 /* ---- requests ---- */
@@ -344,6 +386,7 @@ const tui_request *tui_model_request(tui_model *m, int32_t i)
         r->first_origin = s->first_origin;
         r->worst = s->worst;
         r->n_same = s->n_same;
+        r->drafts_equal = s->drafts_equal;
         r->worst_rel_l2 = s->worst_rel_l2;
         r->kl = s->kl;
     }
@@ -374,10 +417,24 @@ int32_t tui_model_step(const tui_model *m, int32_t i, int by)
     return -1;
 }
 
+int32_t tui_model_find_round(const tui_model *m, int32_t round)
+{
+    int32_t lo = 0, hi = tui_model_rounds(m);
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        if (rpl_ordered_number(m->ordered, mid) < round) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo < tui_model_rounds(m) && rpl_ordered_number(m->ordered, lo) == round ? lo : -1;
+}
+
+int32_t tui_model_first_request(const tui_model *m, int32_t round_index) { return m->first_request[round_index]; }
+
 int32_t tui_model_find_request(const tui_model *m, int32_t round, int32_t slot)
 {
-    for (int32_t i = 0; i < tui_model_requests(m); i++)
-        if (m->request[i].round == round && (slot == FMT_TAPE_NO_SLOT || m->request[i].slot == slot)) return i;
+    int32_t at = tui_model_find_round(m, round);
+    for (int32_t i = at < 0 ? 0 : m->first_request[at]; at >= 0 && i < m->first_request[at + 1]; i++)
+        if (slot == FMT_TAPE_NO_SLOT || m->request[i].slot == slot) return i;
     return -1;
 }
 
@@ -398,6 +455,12 @@ int32_t tui_model_find_value(const tui_model *m, int32_t round_index, int32_t sl
 }
 
 bool tui_model_shows(const tui_request *r, const cap_name *n) { return n->slot == FMT_TAPE_NO_SLOT || n->slot == r->slot; }
+
+double tui_stage_of(const char *name)
+{
+    if (name[0] != 's' || name[1] < '0' || name[1] > '9' || !strchr(name, '.')) return (double)NAN;
+    return atoi(name + 1);
+}
 
 bool tui_is_float(fmt_dtype d)
 {
@@ -534,6 +597,8 @@ err_code tui_model_open(const fmt_tape *a, const fmt_tape *b, tui_model **out, e
         tui_model_close(m);
         return rc;
     }
+    for (int side = TUI_A; side < TUI_SIDES; side++)
+        if (m->tape[side]) fmt_tape_let_go(m->tape[side]);
     *out = m;
     return ERR_OK;
 }
@@ -542,6 +607,9 @@ void tui_model_close(tui_model *m)
 {
     if (!m) return;
     atomic_store(&m->stop, true);
+    pthread_mutex_lock(&m->lock);
+    pthread_cond_signal(&m->change);
+    pthread_mutex_unlock(&m->lock);
     if (m->started) pthread_join(m->thread, NULL);
     rpl_compare_close(m->compare);
     cap_names_free(m->lone.names);

@@ -1,9 +1,9 @@
-/* The model: what the screens show of one tape, or of two side by side.
+/* The model: what the screens show of one tape, or of a pair of them.
  *
  * Opening reads indexes only. The comparison runs round by round on a thread of its own and never makes a screen wait: a
  * round's result is there, or not yet. Of every round a summary per request is kept; the results themselves only of the
  * last rounds compared, and older ones are compared again when they are looked at. Everything else is called by one
- * thread. */
+ * thread, at a time at least: the one that opens a model may be another. */
 #ifndef TUI_MODEL_H
 #define TUI_MODEL_H
 
@@ -42,7 +42,10 @@ typedef struct tui_request {
     int32_t first_origin, worst; /* indices of values, -1: none */
     double worst_rel_l2, kl;     /* NaN: none */
     int32_t n_same;              /* leading tokens that agree, -1: not drafted on both sides */
+    bool drafts_equal;           /* as many on both sides, and all agree */
 } tui_request;
+/* A relative L2 distance in half ulps of bf16, 2^-9: what rounding each element once may give. */
+static inline double tui_excess(double rel_l2) { return rel_l2 * 512; }
 
 typedef struct tui_model tui_model;
 
@@ -60,14 +63,19 @@ void tui_model_identity(const tui_model *m, int side, char *buf, size_t bytes);
 MUST_USE err_code tui_model_start(tui_model *m, err *e);
 /* Compares everything on the calling thread: recorded keys. Not after tui_model_start. ERR_NOMEM. */
 MUST_USE err_code tui_model_finish(tui_model *m, err *e);
-/* This round next, if it has not been compared. */
+/* Paused, only wanted rounds are compared. */
+void tui_model_pause(tui_model *m, bool on);
+/* This round is shown: it is compared next, unless its result is there. */
 void tui_model_want(tui_model *m, int32_t round_index);
 int32_t tui_model_rounds(const tui_model *m);
 int32_t tui_model_rounds_done(const tui_model *m);
-bool tui_model_is_working(const tui_model *m); /* more results will come */
-/* NULL: not compared yet, or nothing to compare with. Its values are those of tui_model_values, in the same order. Valid
- * until another round is asked for. Takes one round's comparing where it is no longer kept. */
+bool tui_model_is_working(tui_model *m); /* more results will come */
+/* Also wants the round. NULL: nothing to compare with, or not compared yet, or no longer kept: then it comes (without the
+ * thread it is compared at once). Its values are those of tui_model_values, in the same order. Valid until another round is
+ * wanted. */
 const rpl_round *tui_model_result(tui_model *m, int32_t round_index);
+/* Takes what an older model of the same tapes, when they were shorter, knows of rounds that have not grown since. */
+void tui_model_adopt(tui_model *m, tui_model *old);
 
 /* ---- requests and values ---- */
 int32_t tui_model_requests(const tui_model *m);
@@ -78,12 +86,16 @@ void tui_model_read_drafts(tui_model *m, int32_t i);
 /* Request of a slot in the nearest round before (by < 0) or after (by > 0) request i that has it; -1: none. */
 int32_t tui_model_step(const tui_model *m, int32_t i, int by);
 int32_t tui_model_find_request(const tui_model *m, int32_t round, int32_t slot); /* NO_SLOT: the first of the round; -1 */
+int32_t tui_model_find_round(const tui_model *m, int32_t round); /* index; -1: not there */
+int32_t tui_model_first_request(const tui_model *m, int32_t round_index); /* requests of a round stand together */
 /* Values of a round in program order, all slots. */
 const cap_name *tui_model_values(const tui_model *m, int32_t round_index, int32_t *n);
 /* Index of a value among them, -1: none. */
 int32_t tui_model_find_value(const tui_model *m, int32_t round_index, int32_t slot, const char *name);
 /* Of request i: the value belongs to its slot or to the whole step. */
 bool tui_model_shows(const tui_request *r, const cap_name *n);
+/* 0 of "s0.attn_out"; NaN: of no stage. */
+double tui_stage_of(const char *name);
 /* Whether distances of values of this dtype mean anything: not those of ids and positions. */
 bool tui_is_float(fmt_dtype d);
 /* The op that writes a value; NULL: an input, or no program is known. */

@@ -2,13 +2,15 @@
 #include "tui/app.h"
 #include "tui/loaded.h"
 #include "tui/ref.h"
+#include "tui/value_panel.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-/* What a column of figures shows. ALL: the four side by side. */
-typedef enum pane { PANE_ALL, PANE_A, PANE_B, PANE_DIFFERENCE, PANE_ULP, PANE_COUNT } pane;
-static const struct { const char *title; int32_t narrow, wide; } PANES[PANE_COUNT] = { /* widths beside others, and alone */
+/* What a column of figures shows. ALL: all side by side; MORE + i: the i-th arm beside the two. */
+typedef enum pane { PANE_ALL, PANE_A, PANE_B, PANE_DIFFERENCE, PANE_ULP, PANE_MORE, PANES_MAX = PANE_MORE +
+                   TUI_ARMS_MAX } pane;
+static const struct { const char *title; int32_t narrow, wide; } PANES[PANE_MORE] = { /* widths beside others, and alone */
     [PANE_A] = { "A", 8, 12 },
     [PANE_B] = { "B", 8, 12 },
     [PANE_DIFFERENCE] = { "B\u2212A", 8, 12 },
@@ -16,13 +18,29 @@ static const struct { const char *title; int32_t narrow, wide; } PANES[PANE_COUN
 };
 enum { LABEL = 8, GAP = 1 }; /* columns: row number in front; the line between panes */
 
+/* A value on its way: the work's until it is done. */
+typedef struct coming {
+    tui_loaded data;
+    const tui_model *model;
+    const fmt_tape *more[TUI_ARMS_MAX];
+    int n_more;
+    const cap_name *name;
+    err e;
+    bool good;
+} coming;
+
 typedef struct value {
     tui_loaded data;
+    coming coming;
+    tui_work *work;
     bool is_loaded;
-    int32_t request, index;   /* what is loaded: as in app->at */
+    int32_t request, index;   /* what is loaded, or coming: as in app->at */
+    uint32_t generation;
+    char letter[TUI_ARMS_MAX]; /* of the arms beside */
     tui_list rows;            /* row of the cursor, and the rows shown */
     int64_t col, left, shown_cols;
     pane pane;
+    tui_panel panel;
     bool bits;
 } value;
 
@@ -41,48 +59,77 @@ static void go_to(tui_app *app, value *s, int64_t i)
     app->at.element = i;
 }
 
-/* A value when none is chosen: the first origin, else the first that the request shows. */
-static void choose(tui_app *app)
+static void load(void *ctx, const atomic_bool *cancel)
 {
-    int32_t n;
-    const tui_request *r = tui_at_request(app);
-    if (!r || app->at.value >= 0) return;
-    const cap_name *name = tui_model_values(app->model, r->round_index, &n);
-    app->at.value = r->first_origin;
-    for (int32_t i = 0; app->at.value < 0 && i < n; i++)
-        if (tui_model_shows(r, &name[i])) app->at.value = i;
+    coming *c = ctx;
+    (void)cancel;
+    c->good = tui_loaded_get(&c->data, c->model, c->more, c->n_more, c->name, &c->e) == ERR_OK;
 }
 
-static void enter(tui_app *app, void *state)
+/* Takes over what has come; false: it is still on its way. */
+static bool take(tui_app *app, value *s)
 {
-    value *s = state;
-    err e = { 0 };
-    choose(app);
-    const cap_name *n = tui_at_value(app);
-    if (!n || (s->is_loaded && s->request == app->at.request && s->index == app->at.value)) {
-        if (n) go_to(app, s, app->at.element >= 0 ? app->at.element : element(s));
-        return;
-    }
-    s->is_loaded = tui_loaded_get(&s->data, app->model, n, &e) == ERR_OK;
+    if (!s->work) return s->is_loaded;
+    if (!tui_work_done(s->work)) return false;
+    tui_work_end(s->work);
+    s->work = NULL;
+    tui_loaded old = s->data;
+    s->data = s->coming.data;
+    s->coming.data = old; /* its buffers are used again */
+    s->is_loaded = s->coming.good;
     if (!s->is_loaded) {
-        tui_say(app, "%s", e.msg);
-        return;
+        tui_say(app, "%s", s->coming.e.msg);
+        return false;
     }
-    s->request = app->at.request;
-    s->index = app->at.value;
     s->rows = (tui_list){ .n = s->data.rows < INT32_MAX ? (int32_t)s->data.rows : INT32_MAX };
     s->col = s->left = 0;
     int64_t first = app->at.element;
     if (first < 0 && s->data.pair) first = s->data.m.worst;
     go_to(app, s, first);
+    return true;
+}
+
+static void begin(tui_app *app, value *s, const cap_name *n)
+{
+    enum { AT_ONCE_BYTES = 1 << 18 }; /* read before the next picture: a page of "reading" would only flicker */
+    tui_facts facts;
+    bool small = tui_model_facts_any(app->model, n, &facts) && fmt_tensor_bytes(&facts.tensor) <= AT_ONCE_BYTES;
+    tui_work_end(s->work);
+    s->work = NULL;
+    s->is_loaded = false;
+    s->request = app->at.request;
+    s->index = app->at.value;
+    s->generation = app->generation;
+    s->coming.model = app->model;
+    s->coming.name = n;
+    s->coming.n_more = 0;
+    s->coming.e = (err){ 0 };
+    for (int i = 0; i < app->arms->n; i++) {
+        if (i == app->a || i == app->b) continue;
+        s->letter[s->coming.n_more] = (char)('A' + i);
+        s->coming.more[s->coming.n_more++] = app->arms->tape[i];
+    }
+    err e = { 0 };
+    if (tui_work_begin(tui_is_threaded(app) && !small, load, &s->coming, &s->work, &e) != ERR_OK) tui_say(app, "%s", e.msg);
+    else take(app, s);
+}
+
+static void enter(tui_app *app, void *state)
+{
+    value *s = state;
+    tui_choose_value(app);
+    const cap_name *n = tui_at_value(app);
+    if (!n) return;
+    bool same = s->request == app->at.request && s->index == app->at.value && s->generation == app->generation;
+    if (!same || (!s->is_loaded && !s->work)) begin(app, s, n);
+    else if (take(app, s)) go_to(app, s, app->at.element >= 0 ? app->at.element : element(s));
 }
 
 /* ---- the matrix ---- */
 
-static const char *decimal(const value *s, int side, int64_t i, int width, char buf[32])
+static const char *decimal(const value *s, const void *data, int64_t i, int width, char buf[32])
 {
     fmt_dtype d = s->data.tensor.dtype;
-    const void *data = s->data.side[side].tensor.data;
     if (s->bits) {
         snprintf(buf, 32, "%0*" PRIx64, 2 * (int)fmt_dtype_bytes(d), rpl_element_bits(d, data, i));
         return buf;
@@ -95,10 +142,11 @@ static const char *cell_text(const value *s, pane p, int64_t i, int width, char 
     fmt_dtype d = s->data.tensor.dtype;
     const void *a = s->data.side[TUI_A].tensor.data, *b = s->data.side[TUI_B].tensor.data;
     switch (p) {
-    case PANE_A: return decimal(s, TUI_A, i, width, buf);
-    case PANE_B: return decimal(s, TUI_B, i, width, buf);
+    case PANE_A: return decimal(s, a, i, width, buf);
+    case PANE_B: return decimal(s, b, i, width, buf);
     case PANE_DIFFERENCE: return tui_number(rpl_element(d, b, i) - rpl_element(d, a, i), width, buf);
-    default: return tui_count(tui_loaded_ulp(&s->data, i), width, buf);
+    case PANE_ULP: return tui_count(tui_loaded_ulp(&s->data, i), width, buf);
+    default: return decimal(s, s->data.more[p - PANE_MORE].tensor.data, i, width, buf); /* there, or no such pane is */
     }
 }
 
@@ -109,15 +157,48 @@ static bool differs(const value *s, int64_t i)
                                rpl_element_bits(d, s->data.side[TUI_B].tensor.data, i);
 }
 
-/* The panes to draw: one side alone has only its own. */
-static int panes_of(const value *s, pane out[PANE_COUNT])
+/* Every pane there is, in the order in which they stand. */
+static int all_panes(const value *s, pane out[PANES_MAX])
 {
     int n = 0;
-    if (!s->data.pair) out[n++] = tui_loaded_first(&s->data) == TUI_A ? PANE_A : PANE_B;
-    else if (s->pane != PANE_ALL) out[n++] = s->pane;
-    else
-        for (pane p = PANE_A; p < PANE_COUNT; p++) out[n++] = p;
+    out[n++] = s->data.pair || tui_loaded_first(&s->data) == TUI_A ? PANE_A : PANE_B;
+    if (s->data.pair) out[n++] = PANE_B;
+    for (int i = 0; i < s->data.n_more; i++)
+        if (s->data.more_there[i]) out[n++] = (pane)(PANE_MORE + i);
+    if (s->data.pair) out[n++] = PANE_DIFFERENCE;
+    if (s->data.pair) out[n++] = PANE_ULP;
     return n;
+}
+
+/* The panes to draw. */
+static int panes_of(const value *s, pane out[PANES_MAX])
+{
+    int n = all_panes(s, out);
+    for (int i = 0; i < n; i++)
+        if (out[i] == s->pane) {
+            out[0] = s->pane;
+            return 1;
+        }
+    return n;
+}
+
+static void next_pane(value *s)
+{
+    pane all[PANES_MAX];
+    int n = all_panes(s, all), i = 0;
+    while (i < n && all[i] != s->pane) i++;
+    if (i == n) s->pane = n > 1 ? all[0] : PANE_ALL;
+    else s->pane = i + 1 < n ? all[i + 1] : PANE_ALL;
+}
+
+static const char *pane_title(const tui_app *app, const value *s, pane p, char buf[8])
+{
+    char a = tui_letter(app, TUI_A), b = tui_letter(app, TUI_B);
+    if (p >= PANE_MORE) snprintf(buf, 8, "%c", s->letter[p - PANE_MORE]);
+    else if (p == PANE_DIFFERENCE) snprintf(buf, 8, "%c\u2212%c", b, a);
+    else if (p == PANE_ULP) snprintf(buf, 8, "ULP");
+    else snprintf(buf, 8, "%c", p == PANE_A ? a : b);
+    return buf;
 }
 
 /* "2,3": the row's place in all dimensions but the last. */
@@ -135,8 +216,11 @@ static void row_label(const value *s, int64_t row, char buf[128])
 
 static int32_t cell_width(const value *s, int n_panes, pane p)
 {
-    int32_t width = n_panes > 1 ? PANES[p].narrow : PANES[p].wide, hex = 2 * (int32_t)fmt_dtype_bytes(s->data.tensor.dtype);
-    return s->bits && p <= PANE_B && hex > width ? hex : width;
+    bool side = p == PANE_A || p == PANE_B || p >= PANE_MORE;
+    const int like = p >= PANE_MORE ? PANE_A : (int)p;
+    int32_t width = n_panes > 1 ? PANES[like].narrow : PANES[like].wide, hex =
+        2 * (int32_t)fmt_dtype_bytes(s->data.tensor.dtype);
+    return s->bits && side && hex > width ? hex : width;
 }
 
 /* One pane: its title, the columns' numbers over the first of several, and the figures. */
@@ -144,7 +228,7 @@ static void draw_pane(tui_app *app, const value *s, pane p, bool numbered, int32
 {
     char text[32];
     tui_canvas *c = &app->canvas;
-    tui_put(c, r.x + 1, r.y, r.width - 1, TUI_STRONG, PANES[p].title);
+    tui_put(c, r.x + 1, r.y, r.width - 1, TUI_STRONG, pane_title(app, s, p, text));
     for (int64_t k = 0; k < s->shown_cols && s->left + k < s->data.cols; k++) {
         int64_t col = s->left + k;
         int32_t x = r.x + (int32_t)k * (width + 1);
@@ -153,7 +237,7 @@ static void draw_pane(tui_app *app, const value *s, pane p, bool numbered, int32
         for (int32_t line = 0; line < r.height - 1 && s->rows.top + line < s->rows.n; line++) {
             int64_t row = s->rows.top + line, i = row * s->data.cols + col;
             int32_t y = r.y + 1 + line;
-            bool dot = p >= PANE_DIFFERENCE && !differs(s, i); /* so that what differs stands out */
+            bool dot = (p == PANE_DIFFERENCE || p == PANE_ULP) && !differs(s, i); /* so that what differs stands out */
             tui_put_right(c, x + 1, y, width, differs(s, i) ? TUI_DIFFERS : TUI_PLAIN,
                           dot ? "\u00b7" : cell_text(s, p, i, width, text));
             if (row != s->rows.cursor || col != s->col) continue;
@@ -165,7 +249,7 @@ static void draw_pane(tui_app *app, const value *s, pane p, bool numbered, int32
 
 static void draw_matrix(tui_app *app, value *s, tui_rect r)
 {
-    pane panes[PANE_COUNT];
+    pane panes[PANES_MAX];
     int n = panes_of(s, panes);
     int32_t one = 0, x = r.x + LABEL;
     char label[128];
@@ -174,6 +258,9 @@ static void draw_matrix(tui_app *app, value *s, tui_rect r)
     s->shown_cols = (r.width - LABEL - (n - 1) * GAP) / one;
     if (s->shown_cols < 1) s->shown_cols = 1;
     app->page = r.height - 1;
+    app->list = &s->rows;
+    app->list_y = r.y + 1;
+    app->side = n == 1 && panes[0] == PANE_B ? TUI_B : TUI_A;
     tui_list_fit(&s->rows, app->page);
     if (s->col < s->left) s->left = s->col;
     if (s->col >= s->left + s->shown_cols) s->left = s->col - s->shown_cols + 1;
@@ -245,18 +332,43 @@ static void draw_head(tui_app *app, const value *s, const cap_name *n, tui_rect 
         tui_putf(c, x, r.y, r.width - x, look->style, "%s %s", look->glyph, look->word);
     }
     if (!d->pair)
-        tui_putf(c, r.x + 1, r.y + 1, r.width - 1, TUI_DIM, "of %s alone%s", tui_loaded_first(d) == TUI_A ? "A" : "B",
+        tui_putf(c, r.x + 1, r.y + 1, r.width - 1, TUI_DIM, "of %c alone%s", tui_letter(app, tui_loaded_first(d)),
                  alone_because(app, d));
     else
         tui_putf(c, r.x + 1, r.y + 1, r.width - 1, TUI_PLAIN,
-                 "%" PRId64 " of %" PRId64 " differ  rel L2 %s  max |B\u2212A| %s  max ULP %s", d->m.n - d->m.n_equal,
-                 d->m.n, tui_number(d->m.rel_l2, 9, l2), tui_number(d->m.max_abs, 9, most),
-                 tui_count(d->m.max_ulp, 9, ulp));
+                 "%" PRId64 " of %" PRId64 " differ  rel L2 %s  max |%c\u2212%c| %s  max ULP %s", d->m.n - d->m.n_equal,
+                 d->m.n, tui_number(d->m.rel_l2, 9, l2), tui_letter(app, TUI_B), tui_letter(app, TUI_A),
+                 tui_number(d->m.max_abs, 9, most), tui_count(d->m.max_ulp, 9, ulp));
+    for (int side = TUI_A; side < TUI_SIDES; side++) { /* what a certificate says takes the line's end */
+        bool inherited;
+        const rpl_origin *o = tui_origin_of(app, side, n, &inherited);
+        if (!o) continue;
+        tui_putf(c, r.x + 1, r.y + 1, r.width - 1, TUI_PLAIN, "%*s", (int)r.width - 1, "");
+        tui_putf(c, r.x + 1, r.y + 1, r.width - 1, inherited ? TUI_INHERITED : TUI_ORIGIN,
+                 "%c %s: %" PRId64 " of %" PRId64 " illegal, %.3g times the bound; %s%s", tui_letter(app, side), o->op,
+                 o->n_illegal, o->n, fabs(o->worst.ratio), inherited ? "inherits from " : "",
+                 inherited ? o->from : o->cause[0] ? o->cause : "no cause named");
+        break;
+    }
 }
 
 enum { DETAIL_PLAIN = 2, DETAIL_BITS = 4 };
 
 static bool shows(const tui_loaded *d, int side) { return d->pair || side == tui_loaded_first(d); }
+
+/* Bits of one side, and what QDQ made them of. */
+static void draw_bits(tui_app *app, const value *s, int side, tui_rect r, int32_t y)
+{
+    char text[128], qdq[96];
+    const tui_loaded *d = &s->data;
+    int64_t i = element(s), first = i - s->col % RPL_PROFILE_BLOCK;
+    uint8_t codes[32], scale;
+    int32_t x = r.x + 1 + tui_putf(&app->canvas, r.x + 1, y, r.width - 1, TUI_PLAIN, "%c %s", tui_letter(app, side),
+                                   tui_bits_text(d->tensor.dtype, d->side[side].tensor.data, i, text));
+    bool whole = s->col - s->col % RPL_PROFILE_BLOCK + RPL_PROFILE_BLOCK <= d->cols;
+    if (whole && tui_qdq_read(d->tensor.dtype, d->side[side].tensor.data, first, codes, &scale))
+        tui_putf(&app->canvas, x, y, r.x + r.width - x, TUI_DIM, "   QDQ %s", tui_qdq_text(codes[i - first], scale, qdq));
+}
 
 /* The element under the cursor, its bits, its row. */
 static void draw_detail(tui_app *app, const value *s, tui_rect r)
@@ -267,25 +379,28 @@ static void draw_detail(tui_app *app, const value *s, tui_rect r)
     fmt_dtype dtype = d->tensor.dtype;
     int64_t i = element(s);
     int32_t y = r.y, right = r.x + r.width;
+    char a = tui_letter(app, TUI_A), b = tui_letter(app, TUI_B);
     tui_canvas *c = &app->canvas;
     int32_t x = r.x + 1 + tui_put(c, r.x + 1, y, r.width - 1, TUI_STRONG, tui_index_text(&d->tensor, i, text));
     for (int side = TUI_A; side < TUI_SIDES; side++)
         if (shows(d, side))
-            x += tui_putf(c, x, y, right - x, TUI_PLAIN, "  %s %s", PANES[side == TUI_A ? PANE_A : PANE_B].title,
+            x += tui_putf(c, x, y, right - x, TUI_PLAIN, "  %c %s", tui_letter(app, side),
                           tui_number(rpl_element(dtype, d->side[side].tensor.data, i), 14, number));
+    for (int k = 0; k < d->n_more; k++)
+        if (d->more_there[k])
+            x += tui_putf(c, x, y, right - x, TUI_PLAIN, "  %c %s", s->letter[k],
+                          tui_number(rpl_element(dtype, d->more[k].tensor.data, i), 14, number));
     if (d->pair)
-        tui_putf(c, x, y, right - x, TUI_PLAIN, "  B\u2212A %s  ULP %s",
+        tui_putf(c, x, y, right - x, TUI_PLAIN, "  %c\u2212%c %s  ULP %s", b, a,
                  differs(s, i) ? cell_text(s, PANE_DIFFERENCE, i, 12, number) : "0",
                  tui_count(tui_loaded_ulp(d, i), 9, ulp));
     for (int side = TUI_A; s->bits && side < TUI_SIDES; side++)
-        if (shows(d, side))
-            tui_putf(c, r.x + 1, ++y, r.width - 1, TUI_PLAIN, "%s %s", PANES[side == TUI_A ? PANE_A : PANE_B].title,
-                     tui_bits_text(dtype, d->side[side].tensor.data, i, text));
+        if (shows(d, side)) draw_bits(app, s, side, r, ++y);
     row_label(s, s->rows.cursor, text);
     x = r.x + 1 + tui_putf(c, r.x + 1, ++y, r.width - 1, TUI_PLAIN, "row %s: ", text);
     if (d->pair)
-        tui_putf(c, x, y, right - x, TUI_PLAIN, "%d of %" PRId64 " differ  rel L2 %s  max |B\u2212A| %s  max ULP %s",
-                 row->n_differ, d->cols, tui_number((double)row->rel_l2, 9, number),
+        tui_putf(c, x, y, right - x, TUI_PLAIN, "%d of %" PRId64 " differ  rel L2 %s  max |%c\u2212%c| %s  max ULP %s",
+                 row->n_differ, d->cols, tui_number((double)row->rel_l2, 9, number), b, a,
                  tui_number((double)row->max_abs, 9, more), tui_count(row->max_ulp, 9, ulp));
     else
         tui_putf(c, x, y, right - x, TUI_PLAIN, "largest magnitude %s, %d of %" PRId64 " not finite",
@@ -298,6 +413,11 @@ static void draw(tui_app *app, void *state, tui_rect body)
     value *s = state;
     const cap_name *n = tui_at_value(app);
     const tui_loaded *d = &s->data;
+    if (n && !take(app, s) && s->work) {
+        tui_putf(&app->canvas, body.x + 1, body.y, body.width - 1, TUI_STRONG, "%s", n->name);
+        tui_put(&app->canvas, body.x + 1, body.y + 1, body.width - 1, TUI_DIM, "reading\u2026");
+        return;
+    }
     if (!n || !s->is_loaded || !tui_loaded_any(d) || d->rows * d->cols == 0) {
         const char *why = d->why[TUI_A][0] ? d->why[TUI_A] : d->why[TUI_B];
         tui_putf(&app->canvas, body.x + 1, body.y, body.width - 1, TUI_STRONG, "%s", n ? n->name : "no value");
@@ -308,11 +428,13 @@ static void draw(tui_app *app, void *state, tui_rect body)
     int32_t detail = s->bits && d->pair ? DETAIL_BITS : s->bits ? DETAIL_BITS - 1 : DETAIL_PLAIN;
     int32_t strip = body.height / 4 < STRIP_MAX ? body.height / 4 : STRIP_MAX;
     if (strip > d->rows) strip = (int32_t)d->rows;
-    int32_t y = body.y + HEAD, bottom = body.y + body.height - detail;
+    int32_t y = body.y + HEAD, bottom = body.y + body.height - detail, matrix = bottom - y - strip - 1;
+    int32_t panel = s->panel == TUI_PANEL_NONE ? 0 : s->panel == TUI_PANEL_BLOCK && matrix / 2 > 9 ? 9 : matrix / 2 + 1;
     draw_head(app, s, n, body);
     draw_strip(app, s, (tui_rect){ body.x, y, body.width, strip + 1 });
     y += strip + 1;
-    draw_matrix(app, s, (tui_rect){ body.x, y, body.width, bottom - y });
+    draw_matrix(app, s, (tui_rect){ body.x, y, body.width, bottom - y - panel });
+    tui_value_panel(app, d, s->panel, element(s), (tui_rect){ body.x, bottom - panel, body.width, panel });
     draw_detail(app, s, (tui_rect){ body.x, bottom, body.width, detail });
 }
 
@@ -349,7 +471,7 @@ static tui_reaction act(tui_app *app, void *state, tui_action action)
     value *s = state;
     tui_reaction r = { 0 };
     bool pair = s->data.pair;
-    if (!s->is_loaded || s->data.rows * s->data.cols == 0) return r;
+    if (!take(app, s) || s->data.rows * s->data.cols == 0) return r;
     if (move(s, action, app->page)) {
         app->at.element = element(s);
         return r;
@@ -360,11 +482,14 @@ static tui_reaction act(tui_app *app, void *state, tui_action action)
         find(app, s, tui_loaded_next(&s->data, element(s)),
              pair ? "no later element differs" : "every later element is finite");
         break;
+    case TUI_DO_PREVIOUS_DIFFERENT:
+        find(app, s, tui_loaded_previous(&s->data, element(s)),
+             pair ? "no earlier element differs" : "every earlier element is finite");
+        break;
+    case TUI_DO_PANEL: s->panel = (tui_panel)((s->panel + 1) % TUI_PANELS); break;
     case TUI_DO_GOTO: r.ask = "go to index: "; break;
     case TUI_DO_BITS: s->bits = !s->bits; break;
-    case TUI_DO_PANES:
-        if (pair) s->pane = (pane)((s->pane + 1) % PANE_COUNT);
-        break;
+    case TUI_DO_PANES: next_pane(s); break;
     default: break;
     }
     return r;
@@ -376,11 +501,25 @@ static void text(tui_app *app, void *state, tui_action action, const char *typed
     int64_t index[FMT_DIMS_MAX], flat;
     int32_t n;
     char type[160];
-    if (action != TUI_DO_GOTO) return;
+    if (action != TUI_DO_GOTO || !s->is_loaded) return;
     if (tui_index_parse(typed, index, &n) && tui_index_flat(&s->data.tensor, index, n, &flat)) go_to(app, s, flat);
     else tui_say(app, "'%s' is no index in %s", typed, fmt_tensor_text(&s->data.tensor, type, sizeof type));
 }
 
-static void fini(void *state) { tui_loaded_fini(&((value *)state)->data); }
+static void drop(void *state)
+{
+    value *s = state;
+    tui_work_end(s->work);
+    s->work = NULL;
+    s->is_loaded = false;
+}
 
-const tui_screen TUI_SCREEN_VALUE = { "Value", TUI_ON_VALUE, sizeof(value), enter, draw, act, text, fini };
+static void fini(void *state)
+{
+    value *s = state;
+    tui_work_end(s->work);
+    tui_loaded_fini(&s->data);
+    tui_loaded_fini(&s->coming.data);
+}
+
+const tui_screen TUI_SCREEN_VALUE = { "Value", TUI_ON_VALUE, sizeof(value), enter, draw, act, text, NULL, drop, fini };

@@ -17,7 +17,7 @@ tui_layout tui_layout_of(const tui_column *column, int n, int32_t x, int32_t wid
 {
     tui_layout l = { 0 };
     bool shown[TUI_COLUMNS_MAX];
-    for (int i = 0; i < n; i++) shown[i] = pair || !column[i].pair;
+    for (int i = 0; i < n; i++) shown[i] = column[i].width > 0 && (pair || !column[i].pair);
     while (width_of(column, n, shown) > width) {
         int drop = -1;
         for (int i = 0; i < n; i++)

@@ -10,7 +10,7 @@
 /* A column. Those of low rank go first when the screen is narrow; what is left over goes to those that may be wider. */
 typedef struct tui_column {
     const char *title;
-    int32_t width, width_max; /* columns of the screen, one blank after each not included */
+    int32_t width, width_max; /* columns of the screen, one blank after each not included; 0: not there */
     int32_t rank;             /* 0 never goes; higher ones go earlier */
     bool right;               /* numbers: against the right edge */
     bool pair;                /* only where two tapes are compared */

@@ -14,13 +14,15 @@
 
 /* Signals that end the process: the terminal is restored first. */
 static const int ENDING[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
-enum { N_ENDING = sizeof ENDING / sizeof ENDING[0], RESTORE_BYTES = 256 };
+enum { N_ENDING = sizeof ENDING / sizeof ENDING[0], RESTORE_BYTES = 256, STACK_BYTES = 1 << 16 };
 
 struct tui_term {
     SCREEN *screen;
     bool color;
     attr_t attr[TUI_STYLE_COUNT];
     short pair[TUI_STYLE_COUNT];
+    bool mouse;
+    int32_t click_x, click_y;
 };
 
 /* For the handler, which can take nothing else with it: one terminal, one process. */
@@ -89,9 +91,18 @@ static void remember(const char *name)
     restore_bytes += n;
 }
 
+static void remember_text(const char *s)
+{
+    memcpy(restore + restore_bytes, s, strlen(s));
+    restore_bytes += strlen(s);
+}
+
 static void catch_signals(void)
 {
-    struct sigaction action = { .sa_handler = on_ending };
+    static char spare[STACK_BYTES]; /* a stack that overflowed is no place to run a handler on */
+    const stack_t stack = { .ss_sp = spare, .ss_size = sizeof spare };
+    struct sigaction action = { .sa_handler = on_ending, .sa_flags = SA_ONSTACK };
+    sigaltstack(&stack, NULL);
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < N_ENDING; i++) sigaction(ENDING[i], &action, NULL);
 }
@@ -111,6 +122,7 @@ err_code tui_term_open(bool color, tui_term **out, err *e)
         return err_set(e, ERR_SYSTEM, "TERM is '%s': found no such terminal in terminfo", name ? name : "");
     }
     restore_bytes = 0;
+    remember_text("\033[?1000l\033[?1006l"); /* the mouse, which terminfo does not know; nothing to one that is off */
     remember("rmkx");
     remember("sgr0");
     remember("cnorm");
@@ -131,6 +143,7 @@ err_code tui_term_open(bool color, tui_term **out, err *e)
 void tui_term_close(tui_term *t)
 {
     if (!t) return;
+    tui_term_mouse(t, false);
     endwin();
     delscreen(t->screen);
     tcsetattr(STDIN_FILENO, TCSANOW, &saved_mode);
@@ -161,6 +174,32 @@ void tui_term_show(tui_term *t, const tui_canvas *c)
     refresh();
 }
 
+void tui_term_mouse(tui_term *t, bool on)
+{
+    if (t->mouse == on) return;
+    t->mouse = on;
+    mouseinterval(0);
+    mousemask(on ? BUTTON1_PRESSED | BUTTON4_PRESSED | BUTTON5_PRESSED : 0, NULL);
+}
+
+void tui_term_click(const tui_term *t, int32_t *x, int32_t *y)
+{
+    *x = t->click_x;
+    *y = t->click_y;
+}
+
+/* The wheel is Up and Down. */
+static int32_t mouse_key(tui_term *t)
+{
+    MEVENT event;
+    if (getmouse(&event) != OK) return TUI_KEY_NONE;
+    t->click_x = event.x;
+    t->click_y = event.y;
+    if (event.bstate & BUTTON4_PRESSED) return TUI_KEY_UP;
+    if (event.bstate & BUTTON5_PRESSED) return TUI_KEY_DOWN;
+    return event.bstate & BUTTON1_PRESSED ? TUI_KEY_CLICK : TUI_KEY_NONE;
+}
+
 static int32_t special_key(wint_t code)
 {
     static const struct { int code, key; } KEYS[] = {
@@ -175,18 +214,30 @@ static int32_t special_key(wint_t code)
     return TUI_KEY_NONE;
 }
 
+/* Keys that come as control characters. */
+static int32_t plain_key(wint_t code)
+{
+    enum { CTRL_U = 21, ESCAPE = 27, ERASE = 127 };
+    switch (code) {
+    case '\r': case '\n': return TUI_KEY_ENTER;
+    case '\t': return TUI_KEY_TAB;
+    case '\b': case ERASE: return TUI_KEY_BACKSPACE;
+    case CTRL_U: return TUI_KEY_CLEAR;
+    case ESCAPE: return TUI_KEY_ESC;
+    default: return (int32_t)code;
+    }
+}
+
 err_code tui_term_key(tui_term *t, int timeout_ms, int32_t *key, err *e)
 {
-    (void)t;
     wint_t code = 0;
     timeout(timeout_ms);
     int kind = get_wch(&code);
     *key = TUI_KEY_NONE;
     if (kind == KEY_CODE_YES) {
-        *key = special_key(code);
+        *key = code == KEY_MOUSE ? mouse_key(t) : special_key(code);
     } else if (kind == OK) {
-        *key = code == '\r' || code == '\n' ? TUI_KEY_ENTER : code == 27 ? TUI_KEY_ESC : code == '\t' ? TUI_KEY_TAB :
-               code == 127 || code == 8 ? TUI_KEY_BACKSPACE : (int32_t)code;
+        *key = plain_key(code);
     } else { /* nothing came, or the wait was interrupted; unless nobody is there any more */
         struct termios mode;
         if (tcgetattr(STDIN_FILENO, &mode) != 0) return err_set(e, ERR_IO, "the terminal is gone");

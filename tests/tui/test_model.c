@@ -30,6 +30,10 @@ static fmt_tape *many_rounds(const char *path, bool other)
 static void check_round(tui_model *m, int32_t i)
 {
     const rpl_round *r = tui_model_result(m, i);
+    for (int tries = 0; !r && tries < 20000; tries++) { /* no longer kept: it comes */
+        usleep(500);
+        r = tui_model_result(m, i);
+    }
     assert_non_null(r);
     assert_int_equal(r->round, i);
     assert_int_equal(r->n_values, VALUES);
@@ -81,7 +85,11 @@ static void rounds_can_be_looked_at_while_others_are_compared(void **state)
     OK(tui_model_start(m, e));
     for (int32_t i = 0; tui_model_is_working(m); i = (i + 1) % MANY_ROUNDS) {
         tui_model_want(m, (i * 7) % MANY_ROUNDS);
-        if (!tui_model_result(m, i)) continue;
+        if (!tui_model_result(m, i)) {
+            usleep(200);
+            if (tui_model_rounds_done(m) == MANY_ROUNDS) break;
+            continue;
+        }
         check_round(m, i);
         n_looked++;
         usleep(500);
@@ -94,11 +102,51 @@ static void rounds_can_be_looked_at_while_others_are_compared(void **state)
     tui_model_close(m);
 }
 
+/* Paused, nothing is compared but what is looked at; going on, all is. */
+static void a_stopped_comparison_shows_what_is_looked_at(void **state)
+{
+    fmt_tape **tape = *state;
+    tui_model *m;
+    OK(tui_model_open(tape[0], tape[1], &m, e));
+    tui_model_pause(m, true);
+    OK(tui_model_start(m, e));
+    usleep(20000);
+    assert_int_equal(tui_model_rounds_done(m), 0);
+    assert_false(tui_model_is_working(m));
+    check_round(m, 150);
+    assert_int_equal(tui_model_rounds_done(m), 1);
+    tui_model_pause(m, false);
+    while (tui_model_rounds_done(m) < 9) usleep(1000);
+    tui_model_close(m);
+}
+
+/* A longer tape's model keeps what the shorter one found. */
+static void what_was_compared_is_adopted(void **state)
+{
+    fmt_tape **tape = *state;
+    tui_model *old, *new;
+    OK(tui_model_open(tape[0], tape[1], &old, e));
+    tui_model_pause(old, true);
+    OK(tui_model_start(old, e));
+    check_round(old, 5);
+    check_round(old, 250);
+    OK(tui_model_open(tape[0], tape[1], &new, e));
+    tui_model_adopt(new, old);
+    tui_model_close(old);
+    assert_int_equal(tui_model_rounds_done(new), 2);
+    assert_int_equal(tui_model_request(new, 5)->verdict, TUI_VERDICT_DIFFERS);
+    assert_int_equal(tui_model_request(new, 6)->verdict, TUI_VERDICT_PENDING);
+    check_round(new, 250);
+    tui_model_close(new);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_round_can_be_looked_at_long_after),
         cmocka_unit_test(rounds_can_be_looked_at_while_others_are_compared),
+        cmocka_unit_test(a_stopped_comparison_shows_what_is_looked_at),
+        cmocka_unit_test(what_was_compared_is_adopted),
     };
     return cmocka_run_group_tests(tests, make_tapes, close_tapes);
 }

@@ -1,0 +1,32 @@
+/* The tapes of a session, and looking at them again while they grow.
+ *
+ * A tape must not be read while it is polled, so what grows is a second set of handles, polled and arranged in the
+ * background; when it holds new rounds it becomes the set that is shown, and the old one is the next to grow. */
+#ifndef TUI_FOLLOW_H
+#define TUI_FOLLOW_H
+
+#include "tui/app.h"
+
+typedef struct tui_tapes {
+    const char *path[TUI_ARMS_MAX]; /* borrowed */
+    int n_paths;
+    fmt_tape *tape[TUI_ARMS_MAX];   /* those of the paths first, then others that the caller put here */
+    int n;
+    tui_arms arms;                  /* not started */
+} tui_tapes;
+
+/* Opens the tapes that are not open; PATH.part where only that is there. What is open stays so on error. */
+MUST_USE err_code tui_tapes_open_files(tui_tapes *t, err *e);
+/* The same, and makes the arms. */
+MUST_USE err_code tui_tapes_open(tui_tapes *t, err *e);
+void tui_tapes_close(tui_tapes *t);
+
+typedef struct tui_follow tui_follow;
+/* paths [n], borrowed; NULL: these tapes do not grow. ERR_NOMEM. */
+MUST_USE err_code tui_follow_open(const char *const *paths, int n, tui_follow **out, err *e);
+void tui_follow_close(tui_follow *f); /* waits; NULL is a no-op */
+/* Does the next step, when app wants to follow. Swaps now and its own set when there is something new and nothing works for
+ * the screens. true: to be called again soon. f may be NULL. */
+bool tui_follow_tick(tui_follow *f, tui_app *app, tui_tapes *now);
+
+#endif
