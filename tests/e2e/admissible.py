@@ -16,7 +16,7 @@ Nothing of the engine is used: inputs are the export's, weights the checkpoint's
 import re, sys
 import numpy as np
 from lib import as_float, read
-from oracle import Oracle, act_q, bf, bf16_f32, e4m3_rne, f32fn, qdq, rms
+from oracle import Oracle, act_q, bf, bf16_f32, e4m3_rne, f32fn, product, qdq, rms
 
 U, C, F32, F64 = 2.0 ** -24, 6.0, np.float32, np.float64
 BF16, E4M3, POINT = (8, -126), (4, -6), None  # significant bits, least exponent; POINT: captured before any such rounding
@@ -71,7 +71,7 @@ def ends(f, xs, ys):
 def sums(x, w):
     """S and its bound."""
     x, w = x.astype(F64), w.astype(F64)
-    return x @ w.T, C * U * np.sqrt(w.shape[1]) * (np.abs(x) @ np.abs(w).T)
+    return product(x, w), C * U * np.sqrt(w.shape[1]) * product(np.abs(x), np.abs(w))
 
 
 def linear(x, w):
@@ -146,10 +146,11 @@ class Report:
 
 
 class Judge:
-    """Judges an export; oracle has the checkpoint's weights."""
+    """Judges an export; oracle has the checkpoint's weights. stages: those that are looked at, None: all."""
 
-    def __init__(self, oracle, values):
+    def __init__(self, oracle, values, stages=None):
         self.o, self.values, self.rings, self.report = oracle, values, {}, Report()
+        self.stages = range(oracle.ns) if stages is None else stages
 
     def v(self, name):
         """A captured value as numbers."""
@@ -372,7 +373,10 @@ class Judge:
             self.exact(r + name, want)
         pre = np.eye(1, o.hc, dtype=F32).repeat(len(x), 0)  # one-hot on copy 0
         for s in range(o.ns):
-            x, pre = self.stage(f'{r}s{s}.', r, s, x, pre, slots, last, pos)
+            if s in self.stages:
+                x, pre = self.stage(f'{r}s{s}.', r, s, x, pre, slots, last, pos)
+            else:
+                x, pre = self.v(f'{r}s{s}.out'), self.v(f'{r}s{s}.ffn.mix_pre')
         self.head(r, x, pre, anchor)
 
     def run(self):

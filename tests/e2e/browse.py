@@ -1,9 +1,11 @@
 """The browser as a user drives it: recorded keys in, a screen out; and live, on a pseudo-terminal."""
-import fcntl, json, os, pty, select, signal, struct, subprocess, termios, time
-import lib
+import fcntl, json, os, shutil, signal, struct, subprocess, sys, termios, time
+import numpy as np
+import lib, live
 from lib import check
+from live import Live
 
-ROWS, COLUMNS = 24, 80
+ROWS, COLUMNS = live.ROWS, live.COLUMNS
 
 
 def tapes(p):
@@ -13,6 +15,8 @@ def tapes(p):
         p.ok('script', 's.safetensors', '--model', 'model', '--rounds', 5, '--slots', 2, '--seed', 4)
         p.ok('record', 'model', '--script', 's.safetensors', '-o', 'a.tape', '--arm', 'native-packed', '--level', 'deep')
         p.ok('record', 'model', '--script', 's.safetensors', '-o', 'b.tape', '--arm', 'mirror64', '--level', 'deep')
+        p.ok('inject', 'model', '--script', 's.safetensors', '-o', 'bad.tape', '--fault', 'row-swap@s1.attn_out:round=2')
+    p.env['XDG_CONFIG_HOME'] = os.path.abspath('settings')
     return 'a.tape', 'b.tape'
 
 
@@ -87,6 +91,112 @@ def one_tape_alone_and_a_replay_are_browsed(p):
     check('mirror' in text and '5 rounds compared' in text, text)
 
 
+def every_screen_is_text(p):
+    a, b = tapes(p)
+    for key, title, word in (('1', 'Rounds', 'first origin'), ('2', 'Program', 'error'), ('3', 'Value', 'ULP'),
+                             ('4', 'Routing', 'experts'), ('5', 'Tokens', 'Markov'), ('6', 'Matrix', 'against'),
+                             ('7', 'Info', 'what differs'), (':info Enter', 'Output', 'records')):
+        text = screen(p, key, a, b, 'bad.tape')
+        check(title in text.split('\n')[0] and word in text, f'{key}:\n{text}')
+        check('?' not in text.replace('? help', ''), f'{key}: a glyph that nobody knows:\n{text}')
+    text = screen(p, '6', a, b, '--against', 'mirror', '--model', 'model', '--quiet', '--size', '120x40')
+    check('C mirror' in text, text)
+
+
+def a_planted_fault_is_found_in_three_keys(p):
+    """first origin, open, worst: then it is exported, and the file holds what the tape holds."""
+    a, _ = tapes(p)
+    text = screen(p, 'o Enter w', a, 'bad.tape')
+    check('s1.attn_out' in text.split('\n')[1] and 'origin' in text.split('\n')[1], text)
+    text = screen(p, 'o Enter w Tab Tab x Enter', a, 'bad.tape')
+    check('wrote r2-s1.attn_out.npy' in text, text)
+    got = np.load('r2-s1.attn_out.npy')
+    p.ok('export', 'bad.tape', '-o', 'bad.safetensors', 's1.attn_out')
+    dtype, want = lib.read('bad.safetensors')[0]['round.2.s1.attn_out']
+    check(dtype == 'BF16' and np.array_equal(got, np.asarray(want).view(np.uint16)), 'the .npy is not the value of B')
+
+
+def exports_hold_what_is_on_the_screen(p):
+    a, b = tapes(p)
+    name = lambda file: f'x Clear "{file}" Enter'  # noqa: E731
+    check('wrote v.safetensors' in screen(p, 'o Enter ' + name('v.safetensors'), a, 'bad.tape', b), 'no safetensors')
+    both, about = lib.read('v.safetensors')
+    check(sorted(both) == ['A', 'B', 'C'] and 'bad.tape:2/-/s1.attn_out' in about['B'], f'{sorted(both)} {about}')
+    n = int(np.sum(np.asarray(both['A'][1]).view(np.uint16) != np.asarray(both['B'][1]).view(np.uint16)))
+    check(n == 510, f'{n} elements differ, wanted the 510 that were planted')
+    screen(p, 'o Enter ' + name('v.csv'), a, 'bad.tape')
+    rows = open('v.csv').read().splitlines()
+    check(rows[0] == 'index,A,B,difference,ulp' and len(rows) == 1 + np.asarray(both['A'][1]).size, rows[:2])
+    check(sum(not x.endswith(',0') for x in rows[1:]) == n, 'other elements differ in the CSV')
+    screen(p, name('rounds.csv'), a, b)
+    check(len(open('rounds.csv').read().splitlines()) == 11, 'not one line per slot and round')
+    text = screen(p, 'o ' + name('here.txt'), a, b).split('\n')
+    check(open('here.txt').read().split('\n')[:-2] == text[:-2], 'the .txt is not the screen')
+    for key in ('2', '4', '5', '6'):
+        check('wrote' in screen(p, f'{key} x Enter', a, b), f'{key} is not exported')
+    check('no table' in screen(p, '7 ' + name('info.csv'), a, b), 'info is no table')
+
+
+def commands_run_on_the_selection(p):
+    a, _ = tapes(p)
+    text = screen(p, ':diff Enter', a, 'bad.tape')
+    check('exit 1' in text and 'DIFFERENT' in text, text)
+    text = screen(p, 'o Enter w :show Enter', a, 'bad.tape')
+    check('exit 0' in text and '0x' in text, text)
+    check('unknown' in screen(p, ':nonsense Enter', a) or 'exit 2' in screen(p, ':nonsense Enter', a), 'nonsense runs')
+    check('--model' in screen(p, ':certify Enter', a) or '%m' in screen(p, ':certify Enter', a), 'no checkpoint, no word')
+    check('Value' in screen(p, '":1/-/s0.attn_out[2,3]" Enter', a).split('\n')[0], 'a reference leads nowhere')
+    check('attribute' in screen(p, 'o a', a, 'bad.tape'), 'no word of attribution')
+
+
+def a_certificate_names_the_cause_inline(p):
+    a, _ = tapes(p)
+    for keys in ('o c', 'o Enter c'):
+        text = screen(p, keys, a, 'bad.tape', '--model', 'model')
+        check('row swap' in text and 'illegal' in text, text)
+    text = screen(p, 'o c', a, 'bad.tape')
+    check('--model' in text, text)
+
+
+def expressions_choose_lines(p):
+    a, _ = tapes(p)
+    text = screen(p, 'f "excess>4 && stage==1" Enter', a, 'bad.tape')
+    check('2 of 10 lines' in text, text)
+    text = screen(p, 'f "excess>4 && stage==0" Enter', a, 'bad.tape')
+    check('no line passes' in text, text)
+    text = screen(p, 'o f "ulp>1000 && value~attn" Enter', a, 'bad.tape')
+    check('s1.attn_out' in text and 's0.' not in text, text)
+
+
+def the_configuration_moves_keys(p):
+    a, b = tapes(p)
+    os.makedirs('settings/sparktape', exist_ok=True)
+    with open('settings/sparktape/config', 'w') as f:
+        f.write('# mine\nbind origin O F5\nset ascii on\n')
+    try:
+        check('Program' in screen(p, 'O', a, b), 'O does nothing')
+        check('Program' not in screen(p, 'o', a, b), 'o still works')
+        screen(p, 'O Enter', a, b).encode('ascii')
+        check('O F5' in screen(p, '?', a, b) and 'O origin' in screen(p, '', a, b), 'the help has the old key')
+        check('origin               O F5' in p.ok('browse', '--list-keys').stdout, 'the list has the old key')
+        for line, word in (('bind nowhere x', 'nowhere'), ('bind origin q', 'back'), ('bind origin Dwon', 'Dwon'),
+                           ('set mouse maybe', 'maybe'), ('hello', 'hello')):
+            with open('wrong', 'w') as f:
+                f.write('# a line\n' + line + '\n')
+            p.refused(3, ['wrong', 'line', word], 'browse', a, '--keys', 'keys', '--config', 'wrong')
+    finally:
+        os.remove('settings/sparktape/config')
+
+
+def the_manual_is_what_the_binary_says(p):
+    folder = os.path.join(os.path.dirname(os.path.abspath(lib.__file__)), '..', '..', 'docs', 'man')
+    os.makedirs('man', exist_ok=True)
+    made = subprocess.run([sys.executable, os.path.join(folder, 'make.py'), p.path, 'man'], check=False)
+    check(made.returncode == 0, 'the manual cannot be made')
+    with open('man/sparktape-browse.1') as f, open(os.path.join(folder, 'sparktape-browse.1')) as g:
+        check(f.read() == g.read(), 'docs/man/sparktape-browse.1 is another: run docs/man/make.py')
+
+
 def ascii_screens_are_ascii(p):
     a, b = tapes(p)
     screen(p, 'o Enter', a, b, '--ascii').encode('ascii')
@@ -106,7 +216,10 @@ def what_is_wrong_is_named(p):
     p.refused(2, 'terminal', 'browse', a)
     p.refused(2, '0x0', 'browse', a, '--keys', 'keys', '--size', '0x0')
     p.refused(2, '--model', 'browse', a, '--keys', 'keys', '--against', 'mirror')
-    p.refused(2, '--against', 'browse', a, b, '--keys', 'keys', '--against', 'mirror', '--model', 'model')
+    p.refused(2, '--follow', 'browse', a, '--keys', 'keys', '--against', 'mirror', '--model', 'model', '--follow')
+    p.refused(2, 'no tape', 'browse', '--keys', 'keys')
+    p.refused(3, 'no-settings', 'browse', a, '--keys', 'keys', '--config', 'no-settings')
+    p.refused(2, 'at most 8', 'browse', *[a] * 9, '--keys', 'keys')
     p.refused(2, 'nonsense', 'browse', a, '--keys', 'keys', '--at', 'nonsense')
     p.refused(3, 'round 77', 'browse', a, '--keys', 'keys', '--at', '77')
     p.refused(3, 'keys', 'browse', 'keys', '--keys', 'keys')
@@ -114,143 +227,143 @@ def what_is_wrong_is_named(p):
 
 # ---- on a terminal ----
 
-class Live:
-    """browse on a pseudo-terminal of its own; shell: a script that runs it, as "$@"."""
-
-    def __init__(self, p, *args, shell=None):
-        self.master, self.slave = pty.openpty()
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack('HHHH', ROWS, COLUMNS, 0, 0))
-        self.before = termios.tcgetattr(self.slave)
-        env = dict(p.env, TERM='xterm-256color')
-        argv = (['sh', '-c', shell, 'sh'] if shell else []) + [p.path, 'browse', *args]
-        self.process = subprocess.Popen(argv, stdin=self.slave, stdout=self.slave, stderr=subprocess.PIPE, env=env,
-                                        preexec_fn=self.own_session)
-        self.out = b''
-        self.at = 0  # what lies before it has been waited for, or came before the last key
-
-    def own_session(self):
-        os.setsid()
-        fcntl.ioctl(self.slave, termios.TIOCSCTTY, 0)
-
-    def read(self, seconds):
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and select.select([self.master], [], [], left)[0]:
-            self.out += os.read(self.master, 65536)
-
-    def wait_for(self, text, seconds=20):
-        end = time.monotonic() + seconds
-        while (found := self.out.find(text.encode(), self.at)) < 0:
-            check(time.monotonic() < end and self.process.poll() is None,
-                  f'"{text}" never came (exit {self.process.poll()}): {self.out[self.at:][-400:]!r}')
-            self.read(0.05)
-        self.at = found + len(text.encode())
-
-    def press(self, keys):
-        self.at = len(self.out)
-        os.write(self.master, keys.encode())
-
-    def finish(self, status):
-        end = time.monotonic() + 20
-        while self.process.poll() is None and time.monotonic() < end:
-            self.read(0.05)
-        self.read(0.05)
-        if self.process.poll() is None:
-            self.process.kill()
-        got = self.process.wait()
-        errors = self.process.stderr.read().decode()
-        self.process.stderr.close()
-        after = termios.tcgetattr(self.slave)
-        os.close(self.master)
-        os.close(self.slave)
-        check(got == status, f'exit {got}, wanted {status}: {errors}')
-        check(after == self.before, f'terminal attributes {after}, were {self.before}')
-        check(b'\x1b[?1049l' in self.out, 'the main screen was not put back')
-        check(self.out.rfind(b'\x1b[?1049l') > self.out.rfind(b'\x1b[?1049h'), 'the browser screen came after the main one')
-
-
 def live_keys_work_and_quitting_restores_the_terminal(p):
-    live = Live(p, *tapes(p))
-    live.wait_for('Rounds')
-    live.wait_for('5 rounds compared')
-    live.press('o')
-    live.wait_for('Program')
-    live.press('\r')
-    live.wait_for('Value')
-    check(termios.tcgetattr(live.slave) != live.before, 'the terminal was never in another mode')
-    live.press('Q')
-    live.finish(0)
+    tty = Live(p, *tapes(p))
+    tty.wait_for('Rounds')
+    tty.wait_for('5 rounds compared')
+    tty.press('o')
+    tty.wait_for('Program')
+    tty.press('\r')
+    tty.wait_for('Value')
+    check(termios.tcgetattr(tty.slave) != tty.before, 'the terminal was never in another mode')
+    tty.press('Q')
+    tty.finish(0)
 
 
 def a_signal_restores_the_terminal(p):
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGABRT):
-        live = Live(p, *tapes(p))
-        live.wait_for('Rounds')
-        live.process.send_signal(number)
-        live.finish(-number)
-    live = Live(p, *tapes(p))
-    live.wait_for('Rounds')
-    live.press('\x03')  # ^C
-    live.finish(-signal.SIGINT)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV):
+        tty = Live(p, *tapes(p))
+        tty.wait_for('Rounds')
+        tty.process.send_signal(number)
+        tty.finish(-number)
+    tty = Live(p, *tapes(p))
+    tty.wait_for('Rounds')
+    tty.press('\x03')  # ^C
+    tty.finish(-signal.SIGINT)
 
 
 def stopping_and_coming_back_keeps_the_screen(p):
     if os.path.exists('go'):
         os.remove('go')
-    live = Live(p, *tapes(p), shell='set -m; "$@"; echo stopped-$?; while [ ! -e go ]; do sleep 0.1; done; fg >/dev/null')
-    live.wait_for('5 rounds compared')
-    live.press('\x1a')  # ^Z
-    live.wait_for('stopped-148')
-    check(termios.tcgetattr(live.slave) == live.before, 'stopped, and the terminal is not as it was')
+    tty = Live(p, *tapes(p), shell='set -m; "$@"; echo stopped-$?; while [ ! -e go ]; do sleep 0.1; done; fg >/dev/null')
+    tty.wait_for('5 rounds compared')
+    tty.press('\x1a')  # ^Z
+    tty.wait_for('stopped-148')
+    check(termios.tcgetattr(tty.slave) == tty.before, 'stopped, and the terminal is not as it was')
     open('go', 'w').close()
-    live.wait_for('Rounds')
-    live.press('o')
-    live.wait_for('Program')
-    live.press('Q')
-    live.finish(0)
+    tty.wait_for('Rounds')
+    tty.press('o')
+    tty.wait_for('Program')
+    tty.press('Q')
+    tty.finish(0)
 
 
 def a_resized_terminal_is_filled(p):
-    live = Live(p, *tapes(p))
-    live.wait_for('5 rounds compared')
-    live.at = len(live.out)
-    fcntl.ioctl(live.slave, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 130, 0, 0))
-    live.wait_for('arm')  # a column that 80 columns have no room for
-    live.press('Q')
-    live.finish(0)
+    tty = Live(p, *tapes(p))
+    tty.wait_for('5 rounds compared')
+    tty.at = len(tty.out)
+    fcntl.ioctl(tty.slave, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 130, 0, 0))
+    tty.wait_for('arm')  # a column that 80 columns have no room for
+    tty.press('Q')
+    tty.finish(0)
 
 
-def keys_answer_while_rounds_are_compared(p):
-    """From a key to the first byte of the answer."""
-    live = Live(p, *tapes(p))
-    live.wait_for('Rounds')
-    worst = 0
-    for key in ['\x1b[B', '\x1bOB', '\x1b[F', '2', '1', 'o', '\r', '\x1b[F', 'w', 'h', '\t', 'q', '\x1b']:
-        live.read(0.15)
-        start, n = time.monotonic(), len(live.out)
-        live.press(key)
-        while len(live.out) == n:
-            check(live.process.poll() is None and time.monotonic() < start + 5, f'{key!r} was not answered')
-            live.read(0.002)
-        worst = max(worst, time.monotonic() - start)
-    print(f'      slowest answer {worst * 1000:.1f} ms')
-    live.press('Q')
-    live.finish(0)
+def a_growing_tape_is_followed(p):
+    a, _ = tapes(p)
+    with open(a, 'rb') as f:
+        data = f.read()
+    with open('grow.tape.part', 'wb') as f:
+        f.write(data[:len(data) // 2])
+    tty = Live(p, 'grow.tape', '--follow')
+    tty.wait_for('following')
+    check(b'488 488 488' not in tty.out, 'all rounds are there at once')
+    with open('grow.tape.part', 'ab') as f:
+        f.write(data[len(data) // 2:])
+    tty.wait_for('488 488 488')  # what the fourth round drafts
+    tty.press('Q')
+    tty.finish(0)
+    os.remove('grow.tape.part')
 
 
-def terminals():
-    """Whether this machine gives out pseudo-terminals; a bare chroot does not."""
+def the_mouse_is_off_until_its_key(p):
+    tty = Live(p, *tapes(p))
+    tty.wait_for('5 rounds compared')
+    check(b'1000h' not in tty.out, 'the mouse is on')
+    tty.press('M')
+    tty.wait_for('1000h')
+    tty.press('\x1b[<0;10;7M\x1b[<0;10;7m')
+    tty.read(0.3)
+    tty.press('\x1b[<0;10;7M\x1b[<0;10;7m')
+    tty.wait_for('Program')
+    tty.press('Q')
+    tty.finish(0)
+    check(tty.out.rfind(b'1000l') > tty.out.rfind(b'1000h'), 'the mouse was left on')
+
+
+def tmux(*args):
+    return subprocess.run(['tmux', '-L', f'sparktape-{os.getpid()}', '-f', '/dev/null', *args], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False).stdout
+
+
+def a_person_in_tmux_finds_exports_and_leaves(p):
+    """As a person would: four keys to the worst element of the first origin, its file, and the shell as it was."""
+    a, _ = tapes(p)
+    if not shutil.which('tmux'):
+        print('      skipped: no tmux')
+        return
+
+    def wait_for(text):
+        end = time.monotonic() + 20
+        while text not in (shown := tmux('capture-pane', '-p')):
+            check(time.monotonic() < end, f'"{text}" never came:\n{shown}')
+            time.sleep(0.05)
+        return shown
+
     try:
-        for end in pty.openpty():
-            os.close(end)
-        return True
-    except OSError as why:
-        print(f'skip  the live tests: {why}')
-        return False
+        tmux('new-session', '-d', '-x', '80', '-y', '24', '-c', os.getcwd(), 'env', 'LC_ALL=C.UTF-8', 'PS1=> ', 'sh')
+        tmux('send-keys', 'stty -g > before; echo rea""dy', 'Enter')
+        wait_for('ready')
+        tmux('send-keys', f'{p.path} browse {a} bad.tape; stty -g > after; echo do""ne', 'Enter')
+        wait_for('5 rounds compared')
+        tmux('send-keys', 'o')
+        wait_for('Program')
+        tmux('send-keys', 'Enter')
+        wait_for('Value')
+        tmux('send-keys', 'w')
+        shown = wait_for('510 of 2560 differ')
+        check('s1.attn_out' in shown, shown)
+        tmux('send-keys', 'x')
+        wait_for('export to')
+        tmux('send-keys', 'C-u')
+        tmux('send-keys', '-l', 'finding.npy')
+        tmux('send-keys', 'Enter')
+        wait_for('wrote finding.npy')
+        tmux('send-keys', 'Q')
+        shown = wait_for('done')
+        check('ready' in shown and 'sparktape  Value' not in shown, f'the main screen did not come back:\n{shown}')
+        check(open('before').read() == open('after').read(), 'stty says that the terminal is another')
+        check(np.load('finding.npy').size == 2560, 'the file is not the value')
+    finally:
+        tmux('kill-server')
 
 
 TEXT = [recorded_keys_print_the_final_screen, the_first_origin_is_the_one_that_diff_names,
         a_reference_comes_back_to_its_element, what_diff_says_of_another_rank_count_can_be_shown,
-        one_tape_alone_and_a_replay_are_browsed, ascii_screens_are_ascii, what_is_wrong_is_named]
+        one_tape_alone_and_a_replay_are_browsed, every_screen_is_text, a_planted_fault_is_found_in_three_keys,
+        exports_hold_what_is_on_the_screen, commands_run_on_the_selection, a_certificate_names_the_cause_inline,
+        expressions_choose_lines, the_configuration_moves_keys, the_manual_is_what_the_binary_says, ascii_screens_are_ascii,
+        what_is_wrong_is_named]
 LIVE = [live_keys_work_and_quitting_restores_the_terminal, a_signal_restores_the_terminal,
-        stopping_and_coming_back_keeps_the_screen, a_resized_terminal_is_filled, keys_answer_while_rounds_are_compared]
-lib.main(TEXT + (LIVE if terminals() else []))
+        stopping_and_coming_back_keeps_the_screen, a_resized_terminal_is_filled,
+        a_growing_tape_is_followed, the_mouse_is_off_until_its_key, a_person_in_tmux_finds_exports_and_leaves]
+lib.main(TEXT + (LIVE if live.terminals() else []))

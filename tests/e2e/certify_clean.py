@@ -1,6 +1,6 @@
 """certify raises no alarm over many clean rounds: certify_clean.py BINARY [ROUNDS]
 
-ROUNDS: how many, however long it takes. Without it as many as fit into 50 seconds, 1,000 at most."""
+ROUNDS: how many, however long it takes. Without it as many as fit into 25 seconds, 1,000 at most."""
 import os, sys, time
 import lib
 from certify import certify, passes, record
@@ -12,7 +12,7 @@ ROUNDS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 0
 
 def clean_rounds_raise_no_alarm(p):
     """Both arms, one rank and two, planned and not, every run with traffic of its own; every tenth on the larger model."""
-    end, done, seed, elements, flips = time.monotonic() + 50, 0, 0, 0, 0
+    end, done, seed, elements, flips = time.monotonic() + 25, 0, 0, 0, 0
     while done < ROUNDS if ROUNDS else done < 1000 and time.monotonic() < end:
         arm, tp, combine, mode = RUNS[seed % len(RUNS)]
         name, n = ('mid', 5) if seed % 10 == 9 else ('tiny', 25)

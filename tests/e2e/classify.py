@@ -155,7 +155,7 @@ def parts_and_tapes_add_up(p):
     keys = []
     for i in (1, 2, 3):
         part = classify(p, 'mirror.tape', '--shard', f'{i}/3')
-        check(part['shard'] == [i, 3], str(part['shard']))
+        check(part['shard'] == {'i': i, 'n': 3}, str(part['shard']))
         keys += part['keys']
     by_key = lambda keys: sorted(keys, key=lambda k: (k['round'], k['slot']))  # noqa: E731
     check(by_key(keys) == by_key(whole['keys']), 'the keys of the parts are not those of the whole')

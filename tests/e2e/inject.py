@@ -57,6 +57,20 @@ def the_certificate_names_the_op(p):
         check(f'round={first["round"]}' in fault, f'{fault}: in round {first["round"]}')
 
 
+def a_rerun_names_what_one_tape_cannot(p):
+    def cause(*options):
+        return json.loads(p.ok('certify', 'x.tape', 'tiny', '--json', *options, exits=(1,)).stdout)['origins'][0]['cause']
+
+    for fault, wanted in (('unstable@s1.attn_out:round=1', 'unstable: '),
+                          ('unwritten-held@s1.ffn.norm:round=1', 'unwritten: '),
+                          ('norm-sum@s1.attn.norm:round=1', 'wrong function: ')):
+        inject(p, fault)
+        alone, again = cause(), cause('--rerun')
+        check('certify --rerun' in alone, f'{fault}: the tape alone says {alone}')
+        check(again.startswith(wanted), f'{fault}: run again {again}')
+    p.ok('certify', 'clean.tape', 'tiny', '--rerun')
+
+
 def modes_and_ranks_give_the_same_fault(p):
     inject(p, 'reduce-twice@s0.attn.wo_b_sum', '--tp', 2, out='two.tape')
     inject(p, 'sink-skipped@s1.attn.attend', out='eager.tape')
@@ -89,9 +103,16 @@ def a_sample_scores_full_marks(p):
     check(all(a['clean'] == 'PASS' for a in r['arms']), r['arms'])
     parts = ('detected', 'missed', 'admissible', 'absorbed', 'idle')
     check(r['planted'] == sum(r[k] for k in parts), 'counts do not add up')
+    check(r['causes_right'] >= 0.9 * r['causes_named'] > 9, f'{r["causes_right"]} causes of {r["causes_named"]}')
+    for table in r['matrix']['tables']:
+        cells = [c for row in table['cells'] for c in row if c]
+        check(len(table['cells']) == len(table['rows']) and len(table['cells'][0]) == len(table['columns']), table['of'])
+        check(all(sum(c[k] for c in cells) == r[k] for k in (*parts, 'planted', 'causes_right')), f'{table["of"]}: sums')
+    unshown = sum(x['n'] for x in r['matrix']['unshown'])
+    check(unshown == r['admissible'] + r['absorbed'] + r['idle'], f'{unshown} unshown')
 
 
 if __name__ == '__main__':
     main([the_list_has_every_field, places_of_a_kind_can_be_planted, the_tape_says_what_was_planted,
-          the_certificate_names_the_op, modes_and_ranks_give_the_same_fault, what_cannot_be_planted_is_refused,
-          a_sample_scores_full_marks])
+          the_certificate_names_the_op, a_rerun_names_what_one_tape_cannot, modes_and_ranks_give_the_same_fault,
+          what_cannot_be_planted_is_refused, a_sample_scores_full_marks])

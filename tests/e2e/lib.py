@@ -15,6 +15,9 @@ def check(ok, text):
         raise Failed(text)
 
 
+WRITERS = ('record', 'replay', 'import', 'export', 'recover', 'inject', 'manifest', 'weights')
+
+
 class Product:
     """The binary under test; every run has a time limit and never a terminal."""
 
@@ -23,7 +26,10 @@ class Product:
         # a cache of its own: tests must not depend on, or leave anything in, the user's
         self.env = dict(os.environ, XDG_CACHE_HOME=os.path.abspath('cache'), LC_ALL='C.UTF-8', TZ='UTC')
 
-    def run(self, *args, cwd=None, timeout=120):
+    def run(self, *args, cwd=None, timeout=120, force=True):
+        """force: tests replace the files of their last run."""
+        if force and args and args[0] in WRITERS and '-o' in args:
+            args = (args[0], '--force', *args[1:])
         return subprocess.run([self.path, *map(str, args)], cwd=cwd, env=self.env, timeout=timeout,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, errors='replace')

@@ -44,8 +44,8 @@ def op_of(name):
 
 
 def illegal_in(values, name, changed):
-    """Illegal elements of name's op when its value is replaced."""
-    report = Judge(checkpoint(), {**values, name: (values[name][0], changed)}).run()
+    """Illegal elements of name's op when its value, of stage 1 or of none, is replaced."""
+    report = Judge(checkpoint(), {**values, name: (values[name][0], changed)}, stages=(1,)).run()
     return report.rows[op_of(name)][2]
 
 

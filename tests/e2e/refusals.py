@@ -536,6 +536,8 @@ def options(p):
     # four heads, moe_inter_dim 128: no even cut
     for tp in (3, 8):
         record_refused(p, 2, [f'{tp} ranks', 'mtp.0.', 'cut'], b, '--tp', tp, label=f'TP{tp}')
+    p.refused(2, ['--kinds', 'nosuch'], 'scorecard', b, '--kinds', 'row-*,nosuch')
+    p.refused(2, '--kinds', 'scorecard', b, '--kinds', '')
     p.refused(2, '--script', 'record', b)
     p.refused(2, ['arguments'], 'record', '--script', SCRIPT)
     p.refused(2, ['arguments'], 'record', b, b, '--script', SCRIPT)
@@ -578,13 +580,23 @@ def outputs(p):
     for taken in ('out/T.tape', '/dev/null'):
         p.refused(5, taken, 'record', b, '--script', SCRIPT, '-o', taken, '--level', 'io')
     check(os.listdir('out') == ['T.tape'] and os.listdir('out/T.tape') == [], f'a folder of that name: {os.listdir("out")}')
-    # a refusal leaves an older recording alone, a recording replaces it
+    # a refusal leaves an older recording alone, a recording replaces it when it is told to
     put(fresh('out'), 'T.tape', 'older')
     p.refused(3, 'nowhere', 'record', b, '--script', 'nowhere', '-o', 'out/T.tape')
-    check(get('out', 'T.tape') == b'older', 'a refusal touched an older file')
+    put('.', 'script.tape', 'older')
+    p.refused(2, ['script.tape', '--force'], 'record', b, '--script', SCRIPT)
+    for command in (['record', b, '--script', SCRIPT], ['import', SCRIPT], ['weights', b], ['manifest', b]):
+        p.refused(2, ['out/T.tape', '--force'], *command, '-o', 'out/T.tape', force=False)
+    check(get('out', 'T.tape') == get('.', 'script.tape') == b'older', 'a refusal touched an older file')
     p.ok('record', b, '--script', SCRIPT, '-o', 'out/T.tape', '--level', 'io')
     check(os.listdir('out') == ['T.tape'] and get('out', 'T.tape') != b'older', f'not replaced: {os.listdir("out")}')
     os.replace('out/T.tape', 'good.tape')
+    put('out', 'T.tape', 'older')
+    for command in (['replay', 'good.tape', b], ['export', 'good.tape'], ['recover', 'good.tape'],
+                    ['inject', b, '--script', SCRIPT]):
+        p.refused(2, ['out/T.tape', '--force'], *command, '-o', 'out/T.tape', force=False)
+    check(get('out', 'T.tape') == b'older', 'a refusal touched an older file')
+    os.unlink('out/T.tape')
     for command in (
             ['export', 'good.tape', '-o', 'out/nowhere/x.safetensors'], ['export', 'good.tape', '-o', 'out/nowhere/x.npz'],
             ['import', SCRIPT, '-o', 'out/nowhere/x.tape'], ['recover', 'good.tape', '-o', 'out/nowhere/x.tape'],
