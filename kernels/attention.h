@@ -29,9 +29,13 @@
  *           R3: keys j and j + 32 of a block, then lanes 16, 8, 4, 2, 1 apart. R4: 16 keys at a time onto acc, ascending
  *           (elsewhere one key at a time, by fmaf)
  * Match     CUDA: inside Bound, same blocks of 64; exp is an f32 function within 1 ulp
- * Bound     ds = b * scale + u * |s| per key, b the bound of the dot product (parity: 6 * u * sqrt(head_dim) * sum |q*k|),
- *           u = 2^-24. Let e = 2 * (largest ds) + 2u. A pb is either neighbour where p lies within e (relative) of a bf16
- *           tie. Before R6: (2e + (n_keys + 2 * blocks + 3) * u) * sum p|v| / l, + the steps of those pb times |v| / l
+ * Bound     ds = b * scale + u * |s| + 2u per key, b the bound of the dot product (parity: 6 * u * sqrt(head_dim) * sum |q*k|),
+ *           u = 2^-24. A pb is either neighbour where p lies within twice the largest ds (relative) of a bf16 tie. c: 6u sqrt(n)
+ *           of n keys + (2 * blocks + 3) * u. Before R6 the sum of
+ *             c * sum p|v| / l, and the steps of those pb times |v| / l
+ *             sqrt(sum (ds p v)^2) / l: the scores' errors, which do not know of each other
+ *             |o| * (sqrt(sum (ds p)^2) / l + c): those of l
+ *           worst: n u for 6u sqrt(n), and sums for the roots of squares
  * Graph     krn_attention: one launch on stream, no sync, no allocation, no host read; all pointers are device memory.
  *           window <= KRN_ATTENTION_WINDOW_MAX. ERR_ARG for shapes outside the contract, ERR_DEVICE for a refused launch
  * Aliasing  o may be q; no other overlap
@@ -62,9 +66,10 @@ MUST_USE err_code krn_attention(const bf16 *q, const bf16 *rings, int64_t ring_s
                                 err *e);
 
 /* krn_attention_bound - one head of one row before R6: Bound. q [head_dim], keys as krn_attention_ref's, sink and scale the
- * head's; o [head_dim]. s: room for n_ring + n_block numbers. */
+ * head's; o [head_dim]. room: for KRN_ATTENTION_BOUND_ROOM(n_ring + n_block, head_dim) numbers. */
+#define KRN_ATTENTION_BOUND_ROOM(n_keys, head_dim) (2 * (size_t)(n_keys) + (size_t)(head_dim))
 void krn_attention_bound(const bf16 *q, const bf16 *ring, int32_t n_ring, const bf16 *block_kv, int32_t n_block, float sink,
-                         float scale, int32_t head_dim, krn_rule rule, double *s, krn_span *o);
+                         float scale, int32_t head_dim, krn_rule rule, double *room, krn_span *o);
 
 #ifdef __cplusplus
 }

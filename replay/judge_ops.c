@@ -183,17 +183,17 @@ err_code rpl_bound_attention(rpl_chain *c, const eng_op *op, err *e)
     bool fine = true;
 #pragma omp parallel reduction(&& : fine)
     {
-        double *scores = mem_alloc((size_t)g->window + (size_t)g->block, sizeof *scores);
-        fine = fine && scores;
+        double *room = mem_alloc(KRN_ATTENTION_BOUND_ROOM(g->window + g->block, hd), sizeof *room);
+        fine = fine && room;
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks; i++) {
             const int32_t b = (int32_t)(i / heads / g->block), n_ring = last[b] + 1 < g->window ? last[b] + 1 : g->window;
-            if (!scores || !any(y->need + i * hd, hd)) continue;
+            if (!room || !any(y->need + i * hd, hd)) continue;
             krn_attention_bound(q + i * hd, eng_bench_ring(c->v->bench, b, op->stage), n_ring,
-                                kv + (int64_t)b * g->block * hd, g->block, sink[i % heads], scale, hd, c->rule, scores,
+                                kv + (int64_t)b * g->block * hd, g->block, sink[i % heads], scale, hd, c->rule, room,
                                 y->span + i * hd);
         }
-        free(scores);
+        free(room);
     }
     return fine ? ERR_OK : err_set(e, ERR_NOMEM, "judge: no memory for the scores of a head");
 }

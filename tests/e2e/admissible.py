@@ -225,18 +225,21 @@ class Judge:
         scale, blocks = float(F32(F64(self.o.hd) ** -.5)), range(0, len(keys), 64)
         s = np.einsum('thd,nd->thn', q, keys) * scale
         size = np.einsum('thd,nd->thn', np.abs(q), np.abs(keys)) * scale
-        e = 2 * (C * U * np.sqrt(self.o.hd) * size + U * np.abs(s)).max(-1, keepdims=True) + 2 * U
-        m, l, acc, bound = np.full(s.shape[:2] + (1,), -1e30), 0, 0, 0
+        ds = C * U * np.sqrt(self.o.hd) * size + U * np.abs(s) + 2 * U
+        e, summed = 2 * ds.max(-1, keepdims=True), C * U * np.sqrt(len(keys)) + (2 * len(blocks) + 3) * U
+        m, l, acc, bound, l_scored, scored = np.full(s.shape[:2] + (1,), -1e30), 0, 0, 0, 0, 0
         for i in blocks:
             v, m_next = keys[i:i + 64], np.maximum(m, s[..., i:i + 64].max(-1, keepdims=True))
             c, p = np.exp(m - m_next), np.exp(s[..., i:i + 64] - m_next)
             pb = bf(p.astype(F32)).astype(F64)
             a, b = preimage(pb, BF16)
             steps = np.where(np.minimum(p - a, b - p) <= e * p, b - a, 0)  # p so near a tie that pb may be its neighbour
-            slack = (2 * e + (len(keys) + 2 * len(blocks) + 3) * U) * p + steps
+            slack, wrong = summed * p + steps, (ds[..., i:i + 64] * p) ** 2
+            l_scored, scored = l_scored * c ** 2 + wrong.sum(-1, keepdims=True), scored * c ** 2 + wrong @ v ** 2
             l, acc, bound, m = l * c + p.sum(-1, keepdims=True), acc * c + pb @ v, bound * c + slack @ np.abs(v), m_next
+        l_error = np.sqrt(l_scored) + summed * l
         l = l + np.exp(sink.astype(F64)[:, None] - m)
-        return acc / l, bound / l
+        return acc / l, (bound + np.sqrt(scored) + np.abs(acc) / l * l_error) / l
 
     def attention(self, key, r, s, slots, last, pos):
         o, q, kv = self.o, self.v(key + 'attn.q'), self.v(key + 'attn.kv')

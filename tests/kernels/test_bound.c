@@ -495,7 +495,7 @@ static void attention_lies_inside_on_both_sides_of_a_block_of_keys(void **state)
     static bf16 q[BLOCK * HD], ring[RING * HD], kv[BLOCK * HD], o[BLOCK * HD];
     static const int32_t N_RING[] = { 0, 1, 59, 60, 128, 140 };
     static const float SINK[] = { -INFINITY, 0.3f, 60.0f };
-    double scores[RING + BLOCK];
+    double room[KRN_ATTENTION_BOUND_ROOM(RING + BLOCK, HD)];
     krn_span s[HD];
     (void)state;
     fill_bf16(q, BLOCK * HD, 61, 2.0f);
@@ -508,7 +508,7 @@ static void attention_lies_inside_on_both_sides_of_a_block_of_keys(void **state)
         for (int acc = KRN_ACC_BLOCKED; acc <= KRN_ACC_F64; acc++) {
             krn_attention_ref(q, ring, n, kv, BLOCK, &sink, scale, 1, HD, o, (krn_acc)acc);
             for (int t = 0; t < BLOCK; t++) {
-                krn_attention_bound(q + t * HD, ring, n, kv, BLOCK, sink, scale, HD, KRN_RULE_PARITY, scores, s);
+                krn_attention_bound(q + t * HD, ring, n, kv, BLOCK, sink, scale, HD, KRN_RULE_PARITY, room, s);
                 for (int d = 0; d < HD; d++) assert_rounds_inside("attention", o[t * HD + d], s[d]);
                 if (sink < 10) assert_sharp("attention", s, HD);
             }
