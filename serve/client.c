@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -165,15 +167,32 @@ err_code srv_client_send_raw(srv_client *c, const void *data, size_t bytes, err 
     return flush(c, clock_ns() + c->timeout_ns, e);
 }
 
+/* Rows are most of an insert: they are sent from where they are, behind what is in out. Those that the socket does not take at
+ * once join it. */
+static err_code send_rows(srv_client *c, const uint8_t *rows, size_t bytes, err *e)
+{
+    struct iovec part[2] = { { c->out.data + c->sent, c->out.bytes - c->sent }, { (void *)(uintptr_t)rows, bytes } };
+    const struct msghdr m = { .msg_iov = part, .msg_iovlen = 2 };
+    ssize_t n = sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL); /* what fails, fails again when the rest is sent */
+    size_t went = n > 0 ? (size_t)n : 0, head = went < part[0].iov_len ? went : part[0].iov_len;
+    c->sent += head;
+    if (srv_buf_append(&c->out, rows + (went - head), bytes - (went - head), e) == ERR_OK) return ERR_OK;
+    c->ended = true; /* half a frame is out */
+    c->sent = c->out.bytes = 0;
+    return ERR_NOMEM;
+}
+
 err_code srv_client_send(srv_client *c, srv_request *r, err *e)
 {
+    const bool rows = r->op == SRV_INSERT && r->u.insert.taps_bytes > 0 && !c->tls;
     srv_buf *frame = c->tls ? &c->message : &c->out;
     uint64_t chosen = r->id ? r->id : c->last_id + 1;
     srv_request named = *r;
     named.id = chosen;
     c->message.bytes = 0;
-    TRY(srv_encode_request(&named, frame, e));
+    TRY(rows ? srv_encode_request_head(&named, frame, e) : srv_encode_request(&named, frame, e));
     if (r->id == 0) r->id = c->last_id = chosen;
+    if (rows) TRY(send_rows(c, (const uint8_t *)r->u.insert.taps, (size_t)r->u.insert.taps_bytes, e));
     if (c->tls) TRY(srv_tls_send(c->tls, frame->data, frame->bytes, &c->out, e));
     return flush(c, clock_ns() + c->timeout_ns, e);
 }

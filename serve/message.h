@@ -111,6 +111,8 @@ void srv_buf_fini(srv_buf *b); /* b is as at the start */
 /* Whole frames, header included, appended to *b; on error b is as it was. ERR_NOMEM. ERR_ARG: a name that is not printable
  * ASCII, a number below its least, a batch out of range, a frame over SRV_FRAME_MAX_BYTES. */
 MUST_USE err_code srv_encode_request(const srv_request *r, srv_buf *b, err *e);
+/* The same, but of an insert without its rows: u.insert.taps_bytes at u.insert.taps are to be sent behind it. */
+MUST_USE err_code srv_encode_request_head(const srv_request *r, srv_buf *b, err *e);
 MUST_USE err_code srv_encode_reply(const srv_reply *r, srv_buf *b, err *e);
 /* The length that a frame header announces. ERR_INPUT: 0, or over SRV_FRAME_MAX_BYTES. */
 MUST_USE err_code srv_frame_bytes(const uint8_t header[SRV_FRAME_HEADER_BYTES], uint32_t *bytes, err *e);

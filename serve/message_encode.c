@@ -13,6 +13,7 @@ typedef struct sink {
     msgpack_packer pk;
     srv_buf *b;
     size_t start; /* of the frame */
+    size_t behind; /* bytes of it that the caller sends behind what is here */
     const char *op;
     err found;
 } sink;
@@ -34,7 +35,7 @@ static void begin(sink *s, srv_buf *b, srv_op op, int n_keys)
 
 static err_code end(sink *s, err *e)
 {
-    size_t body = s->b->bytes - s->start - SRV_FRAME_HEADER_BYTES;
+    size_t body = s->b->bytes - s->start - SRV_FRAME_HEADER_BYTES + s->behind;
     if (s->found.code == ERR_OK && body > SRV_FRAME_MAX_BYTES)
         err_set(&s->found, ERR_ARG, "%s: found a frame of %zu bytes, wanted at most %d", s->op, body, SRV_FRAME_MAX_BYTES);
     if (s->found.code == ERR_OK) {
@@ -142,7 +143,8 @@ static void put_status(sink *s, const json_t *status)
     free(packed);
 }
 
-err_code srv_encode_request(const srv_request *r, srv_buf *b, err *e)
+/* rows_behind: an insert's rows, the last bytes of its frame, are left to the caller. */
+static err_code encode_request(const srv_request *r, bool rows_behind, srv_buf *b, err *e)
 {
     if (r->op >= SRV_OP_COUNT)
         return err_set(e, ERR_ARG, "message: found op %d, wanted 0 to %d", (int)r->op, SRV_OP_COUNT - 1);
@@ -168,11 +170,15 @@ err_code srv_encode_request(const srv_request *r, srv_buf *b, err *e)
                     SRV_FRAME_MAX_BYTES);
         else {
             msgpack_pack_bin(&s.pk, in->taps_bytes);
-            msgpack_pack_bin_body(&s.pk, in->taps, in->taps_bytes);
+            if (rows_behind) s.behind = (size_t)in->taps_bytes;
+            else msgpack_pack_bin_body(&s.pk, in->taps, in->taps_bytes);
         }
     }
     return end(&s, e);
 }
+
+err_code srv_encode_request(const srv_request *r, srv_buf *b, err *e) { return encode_request(r, false, b, e); }
+err_code srv_encode_request_head(const srv_request *r, srv_buf *b, err *e) { return encode_request(r, true, b, e); }
 
 static void put_refusal(sink *s, const srv_reply *r)
 {

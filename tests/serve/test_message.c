@@ -59,6 +59,11 @@ static uint8_t *request_body(const srv_request *r, size_t *bytes)
     err e = { 0 };
     if (srv_encode_request(r, &b, &e) != ERR_OK) fail_msg("%s", e.msg);
     uint8_t *body = body_of(&b, bytes);
+    srv_buf head = { 0 }; /* the same, but that an insert's rows are still to come */
+    if (srv_encode_request_head(r, &head, &e) != ERR_OK) fail_msg("%s", e.msg);
+    assert_int_equal(head.bytes + (r->op == SRV_INSERT ? r->u.insert.taps_bytes : 0), b.bytes);
+    assert_memory_equal(head.data, b.data, head.bytes);
+    srv_buf_fini(&head);
     srv_buf_fini(&b);
     return body;
 }
