@@ -107,8 +107,14 @@ err_code cli_keep_off(const char *what, const char *out, const char *in, err *e)
 err_code cli_keep_file(const char *what, const char *out, const cli_common *common, err *e)
 {
     struct stat st;
-    if (common->force || stat(out, &st) != 0 || !S_ISREG(st.st_mode)) return ERR_OK;
-    return err_set(e, ERR_ARG, "%s: %s exists, wanted another name, or --force to replace it", what, out);
+    char part[4096];
+    if (common->force) return ERR_OK;
+    if (stat(out, &st) == 0 && S_ISREG(st.st_mode))
+        return err_set(e, ERR_ARG, "%s: %s exists, wanted another name, or --force to replace it", what, out);
+    int n = snprintf(part, sizeof part, "%s.part", out);
+    if ((size_t)n >= sizeof part || stat(part, &st) != 0 || !S_ISREG(st.st_mode)) return ERR_OK;
+    return err_set(e, ERR_ARG, "%s: %s is what a killed writer left, or is being written (sparktape recover makes a tape "
+                   "of it): wanted another name, or --force to replace it", what, part);
 }
 
 static bool is_output(const cli_option *o) { return o->type == CLI_OUT || o->type == CLI_NEW; }

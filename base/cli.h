@@ -60,7 +60,8 @@ MUST_USE err_code cli_parse(const cli_command *self, int argc, char **argv, void
 /* ERR_ARG when writing `out` would destroy `in`: the same file, or a file of the checkpoint when `in` is its folder. `what`
  * names the option or argument. Parsing does this for every CLI_OUT and CLI_NEW against all arguments and every CLI_IN. */
 MUST_USE err_code cli_keep_off(const char *what, const char *out, const char *in, err *e);
-/* ERR_ARG when `out` is a file that a CLI_NEW would replace without --force; for names that no option gives. */
+/* ERR_ARG when `out` is a file, or `out`.part one that a killed writer left, that a CLI_NEW would replace without --force;
+ * for names that no option gives. */
 MUST_USE err_code cli_keep_file(const char *what, const char *out, const cli_common *common, err *e);
 /* Prints usage and options of one command to stdout. */
 void cli_help(const cli_command *self);

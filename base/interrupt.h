@@ -7,9 +7,9 @@
 
 #include <stdbool.h>
 
-/* Takes the mark away and waits for the signals anew. One that is ignored (nohup) stays ignored. */
+/* Takes the mark away and arms both signals anew; returns at once. One that is ignored (nohup) stays ignored. */
 void interrupt_catch(void);
-/* Safe on any thread. */
+/* Whether one has come since. Safe on any thread. */
 bool interrupt_seen(void);
 
 #endif

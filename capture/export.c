@@ -192,10 +192,17 @@ static err_code folder_open(sink *s, err *e)
 {
     s->folder = join_text(s->path, ".part", "");
     if (!s->folder) return err_set(e, ERR_NOMEM, "%s: no memory for its name", s->path);
-    if (rmdir(s->path) != 0 && errno != ENOENT) /* an empty one gives way */
-        return err_set(e, ERR_IO, "%s: exists, wanted a new or an empty folder: %s", s->path, strerror(errno));
-    if (mkdir(s->folder, 0777) == 0) return ERR_OK;
-    err_code rc = err_set(e, ERR_IO, "%s: cannot be made: %s", s->folder, strerror(errno));
+    err_code rc = ERR_OK;
+    if (rmdir(s->path) != 0 && errno != ENOENT) { /* an empty one gives way */
+        const char *why = strerror(errno);
+        bool there = access(s->path, F_OK) == 0;
+        rc = there ? err_set(e, ERR_ARG, "%s: exists, wanted a new or an empty folder: %s", s->path, why)
+                   : err_set(e, ERR_IO, "%s: cannot be made: %s", s->path, why);
+    } else if (mkdir(s->folder, 0777) == 0) return ERR_OK;
+    else if (errno == EEXIST)
+        rc = err_set(e, ERR_ARG, "%s is what a killed export left, or is being written: remove it, or name another folder",
+                     s->folder);
+    else rc = err_set(e, ERR_IO, "%s: cannot be made: %s", s->folder, strerror(errno));
     free(s->folder); /* not ours to clean up */
     s->folder = NULL;
     return rc;

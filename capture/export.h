@@ -19,8 +19,8 @@ typedef struct cap_export_result {
 
 /* Writes t's values, in the tape's order, to path: *.safetensors, *.npz, else a folder. Metadata (in the archive and the
  * folder: metadata.json): format, level, combine, identity, and what an import kept. The output appears under its name
- * only when whole. ERR_INPUT: nothing to write, or two values of one name. ERR_IO: a folder that exists and is not empty,
- * or a failed write. ERR_NOMEM. */
+ * only when whole. ERR_INPUT: nothing to write, or two values of one name. ERR_ARG: a folder that exists and is not empty,
+ * or its .part does. ERR_IO: a failed write. ERR_NOMEM. */
 MUST_USE err_code cap_export(const fmt_tape *t, const char *path, const cap_export_options *o, cap_export_result *out,
                              err *e);
 

@@ -230,23 +230,25 @@ static bool next_insert(const fmt_tape *t, const fmt_tape_key *key, parts *p)
 }
 
 /* Puts v's rows behind those of *whole, in s->rows. */
-static err_code add_rows(const fmt_tape *t, const fmt_tape_key *key, const cap_value *v, storage *s, fmt_tensor *whole, err *e)
+static err_code add_rows(const fmt_tape *t, const fmt_tape_key *key, const cap_value *v, storage *s, fmt_tensor *whole,
+                         err *e)
 {
     const fmt_tensor *more = &v->tensor;
     if (more->ndim < 1 || (whole->data && !same_shape(whole, more, 0)))
         return misfit(t, key, "the rows of its inserts do not fit each other", 0, e);
     const uint64_t bytes = (uint64_t)fmt_tensor_bytes(more);
     uint64_t had = whole->data ? (uint64_t)fmt_tensor_bytes(whole) : 0, all;
+    int64_t rows = whole->data ? whole->shape[0] : 0;
     buffer grown = { 0 };
-    if (!add_u64(had, bytes, &all)) return misfit(t, key, "the joined value is too large", 0, e);
+    if (!add_u64(had, bytes, &all) || __builtin_add_overflow(rows, more->shape[0], &rows))
+        return misfit(t, key, "the joined value is too large", 0, e);
     TRY(reserve(&grown, all, fmt_tape_path(t), e));
     if (had) memcpy(grown.data, s->rows.data, (size_t)had);
     memcpy(grown.data + had, more->data, (size_t)bytes);
     free(s->rows.data);
     s->rows = grown;
-    int64_t rows = whole->data ? whole->shape[0] : 0;
     *whole = *more;
-    whole->shape[0] += rows;
+    whole->shape[0] = rows;
     whole->data = grown.data;
     return ERR_OK;
 }

@@ -1,6 +1,7 @@
 /* A value as the model has it, whatever the rank count: shards joined along their axis, partials summed in rank order,
- * replicated copies taken from the lowest recorded rank (and compared: a disagreement is reported, not hidden). Where a slot
- * was inserted into several times in a round, its rows are those of all inserts, in order, and its window is the last one. */
+ * replicated copies taken from the lowest recorded rank (and compared: a disagreement is reported, not hidden). Where a
+ * slot was inserted into several times in a round, its rows are those of all inserts, in order, and its window is the
+ * last one. */
 #ifndef CAPTURE_JOINED_H
 #define CAPTURE_JOINED_H
 

@@ -250,11 +250,10 @@ err_code cap_proof_print(const cap_proof *p, bool json, err *e)
     json_t *j = json_pack("{s:i, s:s, s:s, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:f, s:b, s:o,"
                           " s:o}", "schema", 1, "verdict", p->same ? "PASS" : "FAIL", "difference", p->difference, "rounds",
                           (int)p->rounds, "passes", (int)p->passes, "round_us", "untapped", p->round_us[CAP_UNTAPPED],
-                          "half_tapped",
-                          p->round_us[CAP_HALF_TAPPED], "tapped", p->round_us[CAP_TAPPED], "device_us", "untapped",
-                          p->device_us[CAP_UNTAPPED], "half_tapped", p->device_us[CAP_HALF_TAPPED], "tapped",
-                          p->device_us[CAP_TAPPED], "taps", p->taps, "kbytes",
-                          p->kbytes, "extra_us", p->extra_us, "noise_us", p->noise_us, "below_noise", !seen, "us_per_tap",
+                          "half_tapped", p->round_us[CAP_HALF_TAPPED], "tapped", p->round_us[CAP_TAPPED], "device_us",
+                          "untapped", p->device_us[CAP_UNTAPPED], "half_tapped", p->device_us[CAP_HALF_TAPPED], "tapped",
+                          p->device_us[CAP_TAPPED], "taps", p->taps, "kbytes", p->kbytes, "extra_us", p->extra_us,
+                          "noise_us", p->noise_us, "below_noise", !seen, "us_per_tap",
                           seen ? json_real(p->us_per_tap) : json_null(), "us_per_kb",
                           seen ? json_real(p->us_per_kb) : json_null());
     err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "no memory for the report");

@@ -15,7 +15,7 @@ struct eng_bench {
     int32_t n_ranks;  /* whose partial sums the bench adds as they do */
     void *masked;     /* n_ranks > 1: an input of which one rank's columns are left */
     float *part;      /* n_ranks > 1: that rank's partial sums */
-    int32_t opened[3];/* rows, batch, n_out at open */
+    int32_t opened[3]; /* rows, batch, n_out at open */
 };
 
 /* The weight that cuts op's sum over its input's columns between ranks; NULL: every rank sums whole rows. */
@@ -48,7 +48,9 @@ static err_code open_bench(const eng_weights *w, const eng_options *o, eng_step_
     const eng_config *c = eng_weights_config(w);
     TRY(eng_cut_check(c, o->n_ranks, e));
     b->n_ranks = o->n_ranks;
-    b->opened[0] = rows, b->opened[1] = batch, b->opened[2] = n_out;
+    b->opened[0] = rows;
+    b->opened[1] = batch;
+    b->opened[2] = n_out;
     TRY(eng_program_make(c, kind, 1, o->combine, &b->program, e));
     TRY(eng_rank_weights_open(w, 0, 1, o->arm->experts == ENG_REP_BF16, o->arm->dense == ENG_REP_BF16, true, &b->weights,
                               e));

@@ -5,6 +5,7 @@
 typedef struct script_options {
     const char *model;
     int64_t rounds, slots, seed;
+    bool force; /* OUT is an argument: cli_parse has no --force for it */
 } script_options;
 
 static const cli_option OPTIONS[] = {
@@ -12,6 +13,7 @@ static const cli_option OPTIONS[] = {
     { "--rounds", "N", "rounds (default: 6)", CLI_INT, offsetof(script_options, rounds) },
     { "--slots", "S", "requests; up to four are drafted a round (default: 4)", CLI_INT, offsetof(script_options, slots) },
     { "--seed", "N", "the same seed gives the same bytes (default: 1)", CLI_INT, offsetof(script_options, seed) },
+    { "--force", NULL, "replace a file that has the output's name", CLI_FLAG, offsetof(script_options, force) },
 };
 
 static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
@@ -24,6 +26,8 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     if (common.help) { cli_help(self); return ERR_OK; }
     if (!o.model) return err_set(e, ERR_ARG, "--model: found nothing, wanted a checkpoint folder");
     TRY(cli_keep_off("OUT", args.item[0], o.model, e));
+    common.force = o.force;
+    TRY(cli_keep_file("OUT", args.item[0], &common, e));
     cmd_use_threads(&common);
     eng_config config;
     TRY(eng_config_read(o.model, &config, e));

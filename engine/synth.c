@@ -307,25 +307,17 @@ static err_code write_config(const synth_run *s, err *e)
 
 /* ---- the folder ---- */
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 static err_code folder_prepare(const char *folder, bool *made, err *e)
 {
     *made = mkdir(folder, 0777) == 0;
     if (*made) return ERR_OK;
     if (errno != EEXIST) return err_set(e, ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
     DIR *d = opendir(folder);
-    if (!d) return err_set(e, ERR_INPUT, "%s: found no folder (%s), wanted a new or empty one", folder, strerror(errno));
+    if (!d) return err_set(e, ERR_ARG, "%s: found no folder (%s), wanted a new or empty one", folder, strerror(errno));
     err_code rc = ERR_OK;
     for (struct dirent *f; rc == ERR_OK && (f = readdir(d));)
-        if (strcmp(f->d_name, "config.json") == 0 || ends_with(f->d_name, ".safetensors") ||
-            ends_with(f->d_name, ".safetensors.index.json"))
-            rc = err_set(e, ERR_INPUT, "%s: holds %s already, wanted a new folder: remove this one or name another",
-                         folder, f->d_name);
+        if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0)
+            rc = err_set(e, ERR_ARG, "%s: holds %s already, wanted a new or empty folder", folder, f->d_name);
     closedir(d);
     return rc;
 }

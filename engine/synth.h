@@ -16,8 +16,8 @@ typedef struct eng_synth_report {
 
 /* Writes config.json, the shards and model.safetensors.index.json into folder, which is made when absent (its parent must
  * exist). Streaming: memory stays below 64 MiB whatever the config. Checkpoints over 1 GiB get the official layout
- * (embedding in shard 2 of 46, head in 43, draft in 44 to 46), others two shards. ERR_INPUT: folder already holds a
- * config.json or a .safetensors file. After any error nothing of this call is left under its final name. */
+ * (embedding in shard 2 of 46, head in 43, draft in 44 to 46), others two shards. ERR_ARG: folder is a file, or holds
+ * anything. After any error nothing of this call is left under its final name. */
 MUST_USE err_code eng_synth_checkpoint(const char *folder, const eng_config *c, uint64_t seed, bool quiet,
                                        eng_synth_report *report, err *e);
 

@@ -25,6 +25,24 @@ static err_code print_faults(const char *path, const fmt_tape_report *r, bool js
     return ERR_OK;
 }
 
+/* Nothing is wrong before the place where an unfinished tape stops: so does one that is being written look. */
+static bool only_end_missing(const fmt_tape_report *r)
+{
+    uint64_t at = 0;
+    for (size_t i = 0; i < r->n_faults; i++)
+        if (r->faults[i].offset_bytes > at) at = r->faults[i].offset_bytes;
+    for (size_t i = 0; i < r->n_faults; i++)
+        if (r->faults[i].offset_bytes != at) return false;
+    return !r->finished && r->n_chunks > 0 && r->n_lost_records == 0;
+}
+
+static const char *verdict_of(const fmt_tape_report *r)
+{
+    if (r->n_faults == 0) return "sound";
+    if (only_end_missing(r)) return "unfinished, perhaps still being written";
+    return r->n_base_records && r->n_faults == 1 ? "WITHOUT ITS BASE" : "DAMAGED";
+}
+
 static err_code run_doctor(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
 {
     cli_common common;
@@ -45,8 +63,7 @@ static err_code run_doctor(const cli_command *self, int argc, char **argv, int *
                                   r.base[0] ? r.base : NULL, "without_base", (json_int_t)r.n_base_records), e);
     else if (rc == ERR_OK)
         printf("%s: %s: %" PRIu64 " chunks, %" PRIu64 " sound records in %" PRIu64 " rounds, %" PRIu64 " lost%s\n", path,
-               sound ? "sound" : r.n_base_records && r.n_faults == 1 ? "WITHOUT ITS BASE" : "DAMAGED",
-               r.n_chunks, r.n_records, r.n_rounds, r.n_lost_records,
+               verdict_of(&r), r.n_chunks, r.n_records, r.n_rounds, r.n_lost_records,
                sound ? "" : "; sparktape recover saves what is sound");
     if (rc == ERR_OK && !common.json && r.base[0]) printf("%s: stored on base %s\n", path, r.base);
     *exit_status = sound ? 0 : 1;

@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <time.h>
 
 #include "formats/commands.h"
 #include "formats/tape_reader.h"
@@ -11,6 +12,16 @@ const char *fmt_bytes_text(uint64_t bytes, char *buf, size_t buf_bytes)
     for (; v >= 999.5 && u + 1 < COUNT_OF(UNIT); u++) v /= 1000;
     snprintf(buf, buf_bytes, u && v < 100 ? "%.1f %s" : "%.0f %s", v, UNIT[u]);
     return buf;
+}
+
+/* Seconds since 1970 and, for people, the date. */
+static void print_time(int64_t seconds)
+{
+    const time_t at = (time_t)seconds;
+    struct tm tm;
+    char date[64] = "";
+    if (gmtime_r(&at, &tm)) strftime(date, sizeof date, " (%Y-%m-%d %H:%M:%S UTC)", &tm);
+    printf("%" PRId64 "%s\n", seconds, date);
 }
 
 /* Any JSON, indented: scalars on the line of their key, long lists as a count (--json has them all). */
@@ -31,6 +42,7 @@ static void print_value(const char *key, const json_t *v, int depth)
         return;
     }
     if (json_is_string(v)) printf("%s\n", json_string_value(v));
+    else if (json_is_integer(v) && depth == 1 && strcmp(key, "created") == 0) print_time(json_integer_value(v));
     else printf("%s\n", (text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9))) ? text : "?");
     free(text);
 }

@@ -105,3 +105,9 @@ json_t *fmt_json_real(double v)
     if (isinf(v)) return json_string(v > 0 ? "inf" : "-inf");
     return json_real(v);
 }
+
+const char *fmt_json_text(const json_t *j, const char *key)
+{
+    const char *s = json_string_value(json_object_get(j, key));
+    return s ? s : "";
+}

@@ -19,6 +19,8 @@ MUST_USE err_code fmt_json_write(const char *path, const json_t *value, err *e);
 MUST_USE err_code fmt_json_print(FILE *out, const json_t *value, err *e);
 /* A float that may be NaN or infinite: a JSON real, or the string "nan", "inf", "-inf". New reference. */
 json_t *fmt_json_real(double v);
+/* The text under key; "" where j is no object, or has no text there. Borrowed from j. */
+const char *fmt_json_text(const json_t *j, const char *key);
 
 /* msgpack of value: maps keep the key order, integers the smallest form, reals float64. *out is malloc'd.
  * ERR_ARG: deeper than 16. ERR_NOMEM. */

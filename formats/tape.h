@@ -116,8 +116,8 @@ const json_t *fmt_tape_summary(const fmt_tape *t); /* NULL: unfinished, or none 
 bool fmt_tape_finished(const fmt_tape *t);
 int fmt_tape_minor(const fmt_tape *t);
 uint64_t fmt_tape_file_bytes(const fmt_tape *t);
-/* Gives the memory of what has been read of the file back to the kernel; it is read again when it is asked for. For a process
- * that goes through a long tape and stays. Thread-safe. */
+/* Gives the memory of what has been read of the file back to the kernel; it is read again when it is asked for. For a
+ * process that goes through a long tape and stays. Thread-safe. */
 void fmt_tape_let_go(const fmt_tape *t);
 
 /* The base that its values are stored on: the name in its head, NULL for a tape that stands alone; and the base itself,
@@ -134,7 +134,8 @@ size_t fmt_tape_count(const fmt_tape *t); /* records, in writing order */
 void fmt_tape_at(const fmt_tape *t, size_t i, fmt_tape_record *r);
 /* Index of the record with this key, or -1. */
 int64_t fmt_tape_find(const fmt_tape *t, const fmt_tape_key *key);
-/* The next record with the key of record i, after it in its round, or -1: a slot's values stand there once for each insert. */
+/* The next record with the key of record i, after it in its round, or -1: a slot's values stand there once for each
+ * insert. */
 int64_t fmt_tape_again(const fmt_tape *t, size_t i);
 /* The first record of `round` at or after writing order, and one past its last; rounds are contiguous as capture writes
  * them. n = 0 when absent. */

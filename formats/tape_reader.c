@@ -433,6 +433,7 @@ void fmt_tape_let_go(const fmt_tape *t)
 {
     if (t->map) (void)madvise((void *)(uintptr_t)t->map, t->map_bytes, MADV_DONTNEED); /* a mapped file: nothing is lost */
 }
+
 size_t fmt_tape_count(const fmt_tape *t) { return (size_t)t->index.rows; }
 size_t fmt_tape_event_count(const fmt_tape *t) { return t->n_events; }
 const fmt_tape_end *fmt_tape_end_of(const fmt_tape *t) { return &t->end; }

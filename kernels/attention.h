@@ -29,9 +29,9 @@
  *           R3: keys j and j + 32 of a block, then lanes 16, 8, 4, 2, 1 apart. R4: 16 keys at a time onto acc, ascending
  *           (elsewhere one key at a time, by fmaf)
  * Match     CUDA: inside Bound, same blocks of 64; exp is an f32 function within 1 ulp
- * Bound     ds = b * scale + u * |s| + 2u per key, b the bound of the dot product (parity: 6 * u * sqrt(head_dim) * sum |q*k|),
- *           u = 2^-24. A pb is either neighbour where p lies within twice the largest ds (relative) of a bf16 tie. c: 6u sqrt(n)
- *           of n keys + (2 * blocks + 3) * u. Before R6 the sum of
+ * Bound     ds = b * scale + u * |s| + 2u per key, b the bound of the dot product (parity: 6 * u * sqrt(head_dim) *
+ *           sum |q*k|), u = 2^-24. A pb is either neighbour where p lies within twice the largest ds (relative) of a bf16
+ *           tie. c: 6u sqrt(n) of n keys + (2 * blocks + 3) * u. Before R6 the sum of
  *             c * sum p|v| / l, and the steps of those pb times |v| / l
  *             sqrt(sum (ds p v)^2) / l: the scores' errors, which do not know of each other
  *             |o| * (sqrt(sum (ds p)^2) / l + c): those of l

@@ -6,8 +6,8 @@ static const bf16 *key_at(const bf16 *ring, int32_t n_ring, const bf16 *block_kv
     return i < n_ring ? ring + (int64_t)i * head_dim : block_kv + (int64_t)(i - n_ring) * head_dim;
 }
 
-/* s[i] = q . key i * scale, and ds[i] the bound of the p made from it, relative; i < n. Returns e: how far, relative, any p may
- * be off, the largest score's error included. */
+/* s[i] = q . key i * scale, and ds[i] the bound of the p made from it, relative; i < n. Returns e: how far, relative, any p
+ * may be off, the largest score's error included. */
 static double scores(const bf16 *q, const bf16 *ring, int32_t n_ring, const bf16 *block_kv, int32_t n, double scale,
                      int32_t head_dim, krn_rule rule, double *s, double *ds)
 {
@@ -28,7 +28,8 @@ static double scores(const bf16 *q, const bf16 *ring, int32_t n_ring, const bf16
     return 2 * largest;
 }
 
-/* Errors of different scores have nothing to do with each other: their squares add up. The worst case adds them as they are. */
+/* Errors of different scores have nothing to do with each other: their squares add up. The worst case adds them as they
+ * are. */
 static double term(krn_rule rule, double error) { return rule == KRN_RULE_WORST ? fabs(error) : error * error; }
 static double total(krn_rule rule, double sum) { return rule == KRN_RULE_WORST ? sum : sqrt(sum); }
 
@@ -40,7 +41,7 @@ void krn_attention_bound(const bf16 *q, const bf16 *ring, int32_t n_ring, const 
     const double e = scores(q, ring, n_ring, block_kv, n, (double)scale, head_dim, rule, s, ds);
     const double summed = krn_sum_slack(rule, n) + (2 * blocks + 3) * KRN_U;
     double m = -1e30, l = 0, l_scored = 0;
-    for (int32_t d = 0; d < head_dim; d++) o[d] = krn_span_point(0), scored[d] = 0; /* lo: the sum, hi: its bound, until the end */
+    for (int32_t d = 0; d < head_dim; d++) o[d] = krn_span_point(0), scored[d] = 0; /* lo: the sum, hi: its bound, so far */
     for (int32_t first = 0; first < n; first += KRN_ATTENTION_KEYS) {
         const int32_t end = n - first < KRN_ATTENTION_KEYS ? n : first + KRN_ATTENTION_KEYS;
         double m_next = m;

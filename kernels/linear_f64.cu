@@ -1,7 +1,7 @@
-/* Double products on tensor cores, mma m16n8k4 (two m8n8k4 have half its rate on an H200): 16 rows of w times 8 rows of x, 4
- * columns at a time, an element of x and two of w a lane. Lane 4g + q holds rows g and g + 8 of w and row g of x at column q;
- * the order of columns is free as long as both operands agree, so of 32 columns a lane takes the 8 neighbours 8q .. 8q + 7:
- * one load of each operand serves 8 mma, and nothing is staged.
+/* Double products on tensor cores, mma m16n8k4 (two m8n8k4 have half its rate on an H200): 16 rows of w times 8 rows of x,
+ * 4 columns at a time, an element of x and two of w a lane. Lane 4g + q holds rows g and g + 8 of w and row g of x at
+ * column q; the order of columns is free as long as both operands agree, so of 32 columns a lane takes the 8 neighbours
+ * 8q .. 8q + 7: one load of each operand serves 8 mma, and nothing is staged.
  *
  * Any other double instruction would take its time from the mma, so FP8 codes become doubles by integer instructions alone,
  * and their scale, which the 16 rows share, goes into the exponent of x. */
@@ -34,8 +34,8 @@ struct product {
     int64_t ldy;
 };
 
-/* acc [16, 8] += a [16, 4] . b [8, 4]^T. Lane 4g + q: elements (g, q) and (g + 8, q) of a, (g, q) of b; (g, 2q), (g, 2q + 1),
- * (g + 8, 2q), (g + 8, 2q + 1) of acc. */
+/* acc [16, 8] += a [16, 4] . b [8, 4]^T. Lane 4g + q: elements (g, q) and (g + 8, q) of a, (g, q) of b; (g, 2q),
+ * (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1) of acc. */
 __device__ __forceinline__ static void mma(double acc[4], double a0, double a1, double b)
 {
 #if __CUDA_ARCH__ >= 900
@@ -109,9 +109,9 @@ template <krn_wformat F> struct step {
     }
 };
 
-/* x: 8 rows of x a block, so that blocks that read the same weights run together; y: rows of w, from a multiple of 16 in the
- * rows that its scales count. Before the first row or past the last of either a lane takes that one again, and its sums are
- * not stored. */
+/* x: 8 rows of x a block, so that blocks that read the same weights run together; y: rows of w, from a multiple of 16 in
+ * the rows that its scales count. Before the first row or past the last of either a lane takes that one again, and its sums
+ * are not stored. */
 template <krn_wformat F> __global__ static void __launch_bounds__(THREADS, 1) linear_f64_kernel(const product p)
 {
     __shared__ double part[WARPS][TILE_N * TILE_T];

@@ -40,7 +40,7 @@ static inline const bf16 *key_at(const krn_keys *k, int32_t i)
 /* The running state of one head of one row. */
 typedef struct head_state {
     float m, l;
-    float acc[KRN_ATTENTION_HEAD_DIM_MAX];  /* first head_dim used */
+    float acc[KRN_ATTENTION_HEAD_DIM_MAX]; /* first head_dim used */
 } head_state;
 
 /* R1, R2 for keys [first, first + count): p, the correction c; m moves on. */

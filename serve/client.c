@@ -167,8 +167,8 @@ err_code srv_client_send_raw(srv_client *c, const void *data, size_t bytes, err 
     return flush(c, clock_ns() + c->timeout_ns, e);
 }
 
-/* Rows are most of an insert: they are sent from where they are, behind what is in out. Those that the socket does not take at
- * once join it. */
+/* Rows are most of an insert: they are sent from where they are, behind what is in out. Those that the socket does not take
+ * at once join it. */
 static err_code send_rows(srv_client *c, const uint8_t *rows, size_t bytes, err *e)
 {
     struct iovec part[2] = { { c->out.data + c->sent, c->out.bytes - c->sent }, { (void *)(uintptr_t)rows, bytes } };

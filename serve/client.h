@@ -15,8 +15,8 @@ MUST_USE err_code srv_client_open(const srv_address *a, const char *key_file, ui
                                   err *e);
 void srv_client_close(srv_client *c); /* NULL is a no-op */
 
-/* From now on a wait for a reply polls for awake_ns before it sleeps, as an engine does that cannot wait for a scheduler: it
- * takes a core. 0, as opened: sleeps at once. */
+/* From now on a wait for a reply polls for awake_ns before it sleeps, as an engine does that cannot wait for a scheduler:
+ * it takes a core. 0, as opened: sleeps at once. */
 void srv_client_stay_awake(srv_client *c, uint64_t awake_ns);
 
 /* Sends one request (c chooses r->id when it is 0: counting from 1, and tells it back). ERR_IO: the connection broke, or

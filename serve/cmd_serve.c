@@ -56,7 +56,7 @@ static const cli_option OPTIONS[] = {
       offsetof(serve_words, dump_flight) },
     { "--dump-redact", "KEYFILE", "replace token ids in dumps by a permutation that only this key tells; made where there "
       "is none", CLI_IN, offsetof(serve_words, dump_redact) },
-    { "--dump-level", "LEVEL", "which values of a round are dumped: io, v1 or deep, as record --level (default: v1)", CLI_STR,
+    { "--dump-level", "LEVEL", "which values of a round are dumped: v1, as record --level v1 (the only one)", CLI_STR,
       offsetof(serve_words, dump_level) },
     { "--dump-size", "MIB", "begin another tape when one is so long (default: 1024)", CLI_COUNT,
       offsetof(serve_words, dump_size) },

@@ -255,6 +255,15 @@ static void a_file_is_only_replaced_by_force(void **state)
     assert_true(p.common.force);
     unlink("old.tape");
     assert_int_equal(parse(&COMMAND, "m --tape old.tape", &p), ERR_OK);
+    touch("old.tape.part"); /* what a killed writer left: it may be all there is of a run */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(parse(&COMMAND, "m --tape old.tape", &p), ERR_ARG);
+        assert_non_null(strstr(p.e.msg, "--tape: old.tape.part is what a killed writer left"));
+        assert_non_null(strstr(p.e.msg, "sparktape recover"));
+        assert_non_null(strstr(p.e.msg, "--force"));
+    }
+    assert_int_equal(parse(&COMMAND, "m --tape old.tape --force", &p), ERR_OK);
+    unlink("old.tape.part");
     cli_command without = COMMAND;
     without.n_options = 2;
     assert_int_equal(parse(&without, "m --force", &p), ERR_ARG);

@@ -137,8 +137,11 @@ static void a_folder_gets_npy_files_or_nothing(void **state)
     cap_export_result r;
     const cap_export_options all = { NULL, false, true };
     OK(fmt_tape_open("d.tape", &t, e));
-    REFUSED(cap_export(t, "folder", &all, &r, e), ERR_IO, "folder");
+    REFUSED(cap_export(t, "folder", &all, &r, e), ERR_ARG, "folder: exists, wanted a new or an empty folder");
     assert_false(exists("folder.part"));
+    assert_int_equal(mkdir("killed.part", 0777), 0);
+    REFUSED(cap_export(t, "killed", &all, &r, e), ERR_ARG, "killed.part is what a killed export left");
+    assert_true(exists("killed.part") && !exists("killed"));
     REFUSED(cap_export(t, "no/such/place", &all, &r, e), ERR_IO, "no/such/place");
     fmt_tape_close(t);
 }

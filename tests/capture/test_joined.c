@@ -146,18 +146,21 @@ static void put_insert(fmt_tape_writer *w, int32_t rows, float first, const floa
     for (int i = 0; i < 32; i++) x[i] = first + (float)i;
     for (int32_t rank = 0; rank < 2; rank++) {
         const fmt_tensor whole = fmt_tensor_make(FMT_DTYPE_F32, x, 2, (const int64_t[]){ rows, 4 });
-        const fmt_tensor half = fmt_tensor_make(FMT_DTYPE_F32, x + 2 * rank, 2, (const int64_t[]){ rows, 2 }); /* 0 1, 2 3 | 2 3, 4 5 */
+        const fmt_tensor half = fmt_tensor_make(FMT_DTYPE_F32, x + 2 * rank, 2, (const int64_t[]){ rows, 2 });
         const fmt_tensor ring = fmt_tensor_make(FMT_DTYPE_F32, window, 2, S2x4);
-        OK(fmt_tape_put(w, &(fmt_tape_key){ 3, 7, rank, "main_x" }, &whole, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR, e));
+        OK(fmt_tape_put(w, &(fmt_tape_key){ 3, 7, rank, "main_x" }, &whole, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR,
+                        e));
         OK(fmt_tape_put(w, &(fmt_tape_key){ 3, 7, rank, "half" }, &half, FMT_PLACE_SHARDED, 1, 2, FMT_TIER_TENSOR, e));
-        OK(fmt_tape_put(w, &(fmt_tape_key){ 3, 7, rank, "s0.window" }, &ring, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR, e));
+        OK(fmt_tape_put(w, &(fmt_tape_key){ 3, 7, rank, "s0.window" }, &ring, FMT_PLACE_REPLICATED, 0, 2, FMT_TIER_TENSOR,
+                        e));
     }
 }
 
 static void inserts_of_a_slot_in_one_round_are_one_value_of_all_their_rows(void **state)
 {
     const float early[8] = { 1 }, late[8] = { 2 };
-    const float whole[] = { 0, 1, 2, 3, 4, 5, 6, 7, 100, 101, 102, 103 }, half[] = { 0, 1, 2, 3, 2, 3, 4, 5, 100, 101, 102, 103 };
+    const float whole[] = { 0, 1, 2, 3, 4, 5, 6, 7, 100, 101, 102, 103 };
+    const float half[] = { 0, 1, 2, 3, 2, 3, 4, 5, 100, 101, 102, 103 }; /* a row: two columns of rank 0, two of rank 1 */
     (void)state;
     fmt_tape_writer *w = tape_begin("inserts.tape", NULL);
     put_insert(w, 2, 0, early);

@@ -120,19 +120,19 @@ static void a_seed_gives_the_same_bytes_on_any_number_of_threads(void **state)
     same_file("one/model-00001-of-00002.safetensors", "other/model-00001-of-00002.safetensors", false);
 }
 
-static void a_folder_with_a_checkpoint_is_refused_and_kept(void **state)
+static void a_folder_that_holds_anything_is_refused_and_kept(void **state)
 {
     (void)state;
-    static const char *const HELD[] = { "config.json", "x.safetensors", "model.safetensors.index.json" };
+    static const char *const HELD[] = { "config.json", "x.safetensors", "notes.txt", ".hidden" };
     eng_config c = preset("tiny");
     assert_int_equal(mkdir("held", 0777), 0);
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof HELD / sizeof HELD[0]; i++) {
         char path[64];
         snprintf(path, sizeof path, "held/%s", HELD[i]);
         scratch_write(path, "mine", 4);
         eng_synth_report r;
         err e = { 0 };
-        assert_int_equal(eng_synth_checkpoint("held", &c, 1, true, &r, &e), ERR_INPUT);
+        assert_int_equal(eng_synth_checkpoint("held", &c, 1, true, &r, &e), ERR_ARG);
         assert_non_null(strstr(e.msg, HELD[i]));
         size_t n;
         uint8_t *kept = scratch_read(path, &n);
@@ -143,7 +143,7 @@ static void a_folder_with_a_checkpoint_is_refused_and_kept(void **state)
     scratch_write("file", "", 0);
     eng_synth_report r;
     err e = { 0 };
-    assert_int_equal(eng_synth_checkpoint("file", &c, 1, true, &r, &e), ERR_INPUT);
+    assert_int_equal(eng_synth_checkpoint("file", &c, 1, true, &r, &e), ERR_ARG);
     assert_int_equal(eng_synth_checkpoint("absent/below", &c, 1, true, &r, &e), ERR_IO);
 }
 
@@ -268,7 +268,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_opens_and_holds_its_config),
         cmocka_unit_test(numbers_are_exact_and_within_the_official_range),
         cmocka_unit_test(a_seed_gives_the_same_bytes_on_any_number_of_threads),
-        cmocka_unit_test(a_folder_with_a_checkpoint_is_refused_and_kept),
+        cmocka_unit_test(a_folder_that_holds_anything_is_refused_and_kept),
         cmocka_unit_test(a_full_disk_leaves_nothing_behind),
         cmocka_unit_test(a_script_walks_the_edges_of_the_window),
         cmocka_unit_test(any_number_of_rounds_and_slots_makes_a_valid_script),

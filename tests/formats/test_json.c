@@ -120,6 +120,19 @@ static void a_printed_line_is_compact_and_keeps_17_digits(void **state)
     json_decref(v);
 }
 
+static void a_text_that_is_not_there_is_empty(void **state)
+{
+    (void)state;
+    json_t *v = json_pack("{s:s, s:i, s:n}", "text", "x", "number", 1, "null");
+    assert_string_equal(fmt_json_text(v, "text"), "x");
+    assert_string_equal(fmt_json_text(v, "number"), "");
+    assert_string_equal(fmt_json_text(v, "null"), "");
+    assert_string_equal(fmt_json_text(v, "absent"), "");
+    assert_string_equal(fmt_json_text(json_object_get(v, "text"), "text"), "");
+    assert_string_equal(fmt_json_text(NULL, "text"), "");
+    json_decref(v);
+}
+
 static void printing_to_a_full_device_is_an_error(void **state)
 {
     (void)state;
@@ -315,6 +328,7 @@ int main(void)
         cmocka_unit_test(what_is_no_file_is_refused_without_waiting),
         cmocka_unit_test(a_written_file_reads_back_equal_and_in_order),
         cmocka_unit_test(a_printed_line_is_compact_and_keeps_17_digits),
+        cmocka_unit_test(a_text_that_is_not_there_is_empty),
         cmocka_unit_test(printing_to_a_full_device_is_an_error),
         cmocka_unit_test(a_value_packs_to_the_bytes_of_the_standard),
         cmocka_unit_test(a_packed_value_comes_back_equal),

@@ -1,5 +1,5 @@
-/* The inner loops of the twins give the same bits on every instruction set, on sizes that fill no vector and on odd numbers,
- * and read and write nothing outside of what they are given. */
+/* The inner loops of the twins give the same bits on every instruction set, on sizes that fill no vector and on odd
+ * numbers, and read and write nothing outside of what they are given. */
 #include "base/mem.h"
 #include "kernels/act_qdq.h"
 #include "kernels/attention.h"
