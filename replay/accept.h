@@ -39,7 +39,7 @@ typedef struct rpl_block {
 
 /* A mean over blocks; error: its standard error, NaN with fewer than 2. */
 typedef struct rpl_mean { int64_t n; double mean, error; } rpl_mean;
-typedef struct rpl_moments { int64_t n; double sum, squares; } rpl_moments;
+typedef struct rpl_moments { int64_t n; double sum, squares; } rpl_moments; /* what it is made of; zeroed is empty */
 void rpl_moments_add(rpl_moments *m, double v); /* NaN: nothing to add */
 rpl_mean rpl_moments_mean(const rpl_moments *m);
 
@@ -80,8 +80,8 @@ typedef struct rpl_accept_options {
 } rpl_accept_options;
 
 /* Runs every arm over t's rounds, free from the first row on, in windows A and B; after an interrupt (base/interrupt.h) the
- * rest is left out. *out, zeroed before, is to be freed with
- * rpl_acceptance_fini whatever happens. ERR_INPUT: redacted, no inputs to run; ERR_FORMAT, ERR_NOMEM, ERR_DEVICE. */
+ * rest is left out. *out, zeroed before, is to be freed with rpl_acceptance_fini whatever happens. ERR_INPUT: redacted, no
+ * inputs to run; ERR_FORMAT, ERR_NOMEM, ERR_DEVICE. */
 MUST_USE err_code rpl_accept_tape(const fmt_tape *t, const eng_weights *w, const rpl_accept_options *o, rpl_acceptance *out,
                                   err *e);
 

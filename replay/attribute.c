@@ -266,6 +266,7 @@ static err_code read_tape(job *j, err *e)
     TRY(rpl_deviations_make(j->tape, j->weights, &j->o->reference, a->mix, rpl_mix_round_number(a->mix, last),
                             j->o->quiet, &a->deviations, &stopped, e));
     a->interrupted = stopped;
+    a->damaged = a->deviations && rpl_deviations_damaged(a->deviations);
     rpl_mix_set_tape(a->mix, a->deviations);
     return ERR_OK;
 }
@@ -384,7 +385,8 @@ const char *rpl_attribution_verdict(const rpl_attribution *a)
     bool control = a->n_tries == 1 && a->tried[0].kind == RPL_TRY_ONLY;
     if (a->interrupted || a->spent) return "PARTIAL";
     if (a->stays) return "REMAINS";
-    if (!a->differs) return "SAME";
+    if (!a->differs && a->deviations && rpl_deviations_compared(a->deviations) == 0) return "INCOMPLETE";
+    if (!a->differs) return a->damaged ? "PARTIAL" : "SAME";
     return control ? "DIFFERS" : "ATTRIBUTED";
 }
 

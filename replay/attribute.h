@@ -50,6 +50,7 @@ typedef struct rpl_attribution {
     bool differs;            /* the arm does */
     bool stays;              /* the reference alone differs too, or the tape's tokens differ and no op's do: no set of ops
                               * makes it go away */
+    bool damaged;            /* the tape is, or is unfinished: set by who opened it, and by values that cannot be read */
     int64_t n_tape_tokens, n_tape_other; /* recorded tokens, and how many are not the arm's */
     rpl_found away, appear;
     rpl_try *tried;
@@ -81,8 +82,9 @@ MUST_USE err_code rpl_attribute(const fmt_tape *t, const eng_weights *w, const r
                                 rpl_attribution *out, err *e);
 void rpl_attribution_fini(rpl_attribution *a);
 
-/* "SAME": no difference. "ATTRIBUTED": both minimal sets were found. "REMAINS": a difference that no set of ops makes go
- * away. "PARTIAL": interrupted, or the budget was spent. Of a control: "SAME" or "DIFFERS". */
+/* "SAME": no difference. "INCOMPLETE": none, but of the tape no op's value could be compared. "ATTRIBUTED": both minimal
+ * sets were found. "REMAINS": a difference that no set of ops makes go away. "PARTIAL": interrupted, the budget was spent,
+ * or no difference in what is left of a damaged tape. Of a control: "DIFFERS" in place of "ATTRIBUTED". */
 const char *rpl_attribution_verdict(const rpl_attribution *a);
 /* A set of units in words, whole stages and parts as one. Returns buf. */
 const char *rpl_units_text(const rpl_attribution *a, const bool *unit, char buf[RPL_TRY_TEXT]);

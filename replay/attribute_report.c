@@ -100,6 +100,13 @@ void rpl_attribution_print(const rpl_attribution *a)
         printf("%" PRId64 " recorded values were not compared: their inputs are not on the tape\n",
                rpl_deviations_skipped(a->deviations));
     print_tape(a);
+    if (a->damaged)
+        printf("the tape is damaged or unfinished: what is left of it was looked at; sparktape recover T -o OUT makes a "
+               "whole one of that\n");
+    if (strcmp(verdict, "INCOMPLETE") == 0) {
+        printf("%s: nothing was compared: no op's value is on the tape; wanted one recorded with --level deep\n", verdict);
+        return;
+    }
     if (a->tried[0].kind == RPL_TRY_ONLY) {
         char limit[24];
         printf("%s: %s %s, a difference above %s\n", verdict, rpl_metric_text(&a->metric, text),
@@ -161,12 +168,12 @@ static json_t *rounds_json(const rpl_attribution *a)
 json_t *rpl_attribution_json(const rpl_attribution *a, const fmt_tape *t)
 {
     char text[64];
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:b, s:i, s:o, s:o, s:o, s:o, s:b, s:I, s:I}", "schema",
-                     1, "verdict", rpl_attribution_verdict(a), "tape", fmt_tape_path(t), "metric",
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:b, s:i, s:o, s:o, s:o, s:o, s:b, s:b, s:I, s:I}",
+                     "schema", 1, "verdict", rpl_attribution_verdict(a), "tape", fmt_tape_path(t), "metric",
                      rpl_metric_text(&a->metric, text), "arm", a->arm, "reference", a->reference, "limit",
                      fmt_json_real(a->metric.limit), "reference_figure", fmt_json_real(a->reference_figure), "arm_figure",
                      fmt_json_real(a->arm_figure), "differs", a->differs, "candidates", (int)a->n_candidates, "rounds",
                      rounds_json(a), "away", set_json(a, &a->away), "appear", set_json(a, &a->appear), "tries",
-                     tries_json(a), "interrupted", a->interrupted, "tape_tokens", (json_int_t)a->n_tape_tokens,
-                     "tape_tokens_other", (json_int_t)a->n_tape_other);
+                     tries_json(a), "interrupted", a->interrupted, "damaged", a->damaged, "tape_tokens",
+                     (json_int_t)a->n_tape_tokens, "tape_tokens_other", (json_int_t)a->n_tape_other);
 }

@@ -36,7 +36,7 @@ typedef struct step_run {
     bool used[RPL_MIX_SIDES_MAX];
     int64_t row0;            /* of an insert's rows, the first of this part */
     bool has_main_x;
-    bool again;              /* not the first insert of its slot in the round: what a tape has by name is the first one's */
+    int64_t rows_before;     /* of earlier inserts of the slot in the round: a tape has all of them as one value */
 } step_run;
 
 /* ---- rings ---- */
@@ -120,7 +120,7 @@ static err_code run_elsewhere(const rpl_mix *m, eng_step_kind step, const side *
 static void apply_tape(const step_run *s, int32_t unit, const rpl_group *g)
 {
     const rpl_mix *m = s->m;
-    for (int32_t k = 0; k < g->n_out && !s->again; k++) {
+    for (int32_t k = 0; k < g->n_out; k++) {
         const rpl_deviation *d = rpl_deviations_find(m->deviations, s->step.round, s->step.slot, unit, g->out[k]);
         fmt_tensor t = value_tensor(m, s->step.step, g->out[k]);
         int64_t n = fmt_tensor_elems(&t), rows = t.shape[0];
@@ -208,7 +208,7 @@ static err_code run_insert(step_run *s, const eng_insert_event *in, const bf16 *
                   (size_t)(n * width) * sizeof *x);
         for (int32_t k = 0; k < c->n_stages; k++)
             memcpy(eng_bench_ring(own->bench[ENG_STEP_INSERT], 0, k), ring_of(m, in->slot, k), ring_elems(m) * sizeof *x);
-        s->row0 = row0;
+        s->row0 = s->rows_before + row0;
         TRY(run_units(s, e));
         for (int32_t k = 0; k < c->n_stages; k++)
             memcpy(ring_of(m, in->slot, k), eng_bench_ring(own->bench[ENG_STEP_INSERT], 0, k), ring_elems(m) * sizeof *x);
@@ -265,10 +265,11 @@ static err_code run_round(step_run *s, int32_t i, err *e)
     TRY(start_slots(m, i, e));
     s->step = (rpl_mix_step){ .index = i, .round = r.round };
     for (int32_t k = 0; k < r.n_inserts; k++) {
-        s->again = k > 0 && r.inserts[k - 1].slot == r.inserts[k].slot; /* they come by slot */
+        s->rows_before = 0;
+        for (int32_t before = 0; before < k; before++)
+            if (r.inserts[before].slot == r.inserts[k].slot) s->rows_before += r.inserts[before].rows;
         TRY(run_insert(s, &r.inserts[k], main_x[k], e));
     }
-    s->again = false;
     return r.batch > 0 && s->job->wanted[i] ? run_draft(s, &r, e) : ERR_OK;
 }
 

@@ -9,7 +9,8 @@
 struct rpl_deviations {
     rpl_deviation *one;
     size_t n, capacity;
-    int64_t n_skipped;
+    int64_t n_skipped, n_compared;
+    bool damaged;
 };
 
 /* A tape under comparison. */
@@ -132,6 +133,7 @@ static err_code compare(void *ctx, const rpl_forced_value *v, err *e)
     job *j = ctx;
     int32_t unit = rpl_mix_unit_of(j->m, v->name);
     if (unit < 0) return ERR_OK;
+    j->d->n_compared++;
     if (!v->bench) {
         size_t before = j->d->n;
         TRY(add(j, v, unit, v->computed.data, e));
@@ -169,6 +171,13 @@ static void forget_windows(job *j)
         }
 }
 
+static void forget_all(rpl_deviations *d)
+{
+    for (size_t i = 0; i < d->n; i++) free(d->one[i].at);
+    free(d->one);
+    *d = (rpl_deviations){ 0 };
+}
+
 static err_code make(job *j, const fmt_tape *t, rpl_forced *f, int32_t last, progress *p, bool *stopped, err *e)
 {
     cap_value slots = { 0 };
@@ -192,6 +201,7 @@ err_code rpl_deviations_make(const fmt_tape *t, const eng_weights *w, const eng_
 {
     rpl_forced *f;
     progress p;
+    bool damaged;
     *out = NULL;
     *stopped = false;
     job j = { .m = m, .config = *eng_weights_config(w), .d = mem_alloc(1, sizeof *j.d) };
@@ -200,6 +210,11 @@ err_code rpl_deviations_make(const fmt_tape *t, const eng_weights *w, const eng_
     if (rc == ERR_OK) {
         progress_begin(&p, "comparing ops with the tape", (uint64_t)rpl_forced_rounds(f), quiet);
         rc = make(&j, t, f, last, &p, stopped, e);
+        if (rc == ERR_FORMAT && (rc = rpl_forced_leave_damaged(f, &damaged, e)) == ERR_OK) {
+            forget_all(j.d);
+            rc = make(&j, t, f, last, &p, stopped, e);
+            j.d->damaged = damaged;
+        }
         progress_end(&p);
         rpl_forced_close(f);
     }
@@ -211,8 +226,7 @@ err_code rpl_deviations_make(const fmt_tape *t, const eng_weights *w, const eng_
 void rpl_deviations_free(rpl_deviations *d)
 {
     if (!d) return;
-    for (size_t i = 0; i < d->n; i++) free(d->one[i].at);
-    free(d->one);
+    forget_all(d);
     free(d);
 }
 
@@ -239,3 +253,5 @@ int64_t rpl_deviations_of_unit(const rpl_deviations *d, int32_t unit)
 }
 
 int64_t rpl_deviations_skipped(const rpl_deviations *d) { return d->n_skipped; }
+int64_t rpl_deviations_compared(const rpl_deviations *d) { return d->n_compared; }
+bool rpl_deviations_damaged(const rpl_deviations *d) { return d->damaged; }

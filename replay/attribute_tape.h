@@ -28,6 +28,8 @@ const rpl_deviation *rpl_deviations_find(const rpl_deviations *d, int32_t round,
 /* Elements of a unit that are off, over all rounds. */
 int64_t rpl_deviations_of_unit(const rpl_deviations *d, int32_t unit);
 int64_t rpl_deviations_skipped(const rpl_deviations *d); /* recorded values whose inputs are not on the tape */
+int64_t rpl_deviations_compared(const rpl_deviations *d); /* recorded values that ops were compared by */
+bool rpl_deviations_damaged(const rpl_deviations *d); /* the tape has values that cannot be read: as if not recorded */
 
 /* Makes n elements of dtype, the first of which is element `first` of the value, what the tape makes of them: where the
  * reference's bits are the ones the record was compared with, the recorded bits; else the reference's number and the

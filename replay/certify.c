@@ -31,6 +31,11 @@ static bool is_given(const cap_name *n)
            (n->slot != FMT_TAPE_NO_SLOT && (strcmp(n->name, "pos") == 0 || strcmp(n->name, "taps") == 0));
 }
 
+static bool is_lost(const rpl_certify *c, const cap_name *n)
+{
+    return rpl_forced_lost(c->forced, n->round, n->slot, n->name);
+}
+
 /* ---- ids that are none ---- */
 
 /* An id outside of the model cannot be run on: it is illegal, and what reads it is not judged. *bad: there is one. */
@@ -49,7 +54,7 @@ static err_code check_ids(rpl_certify *c, bool *bad, err *e)
         int32_t v = eng_program_find_value(c->program[ENG_STEP_DRAFT], n->name);
         fmt_tape_record record;
         fmt_tape_at(c->tape, n->first_record, &record);
-        if (v < 0 || record.tier != FMT_TIER_TENSOR || record.tensor.dtype != FMT_DTYPE_I32 ||
+        if (v < 0 || record.tier != FMT_TIER_TENSOR || record.tensor.dtype != FMT_DTYPE_I32 || is_lost(c, n) ||
             (cap_redact_key_of(c->tape) && cap_redact_tells_ids(n->name)))
             continue;
         const fmt_tape_key key = { c->round, n->slot, 0, n->name };
@@ -92,7 +97,7 @@ static err_code read_ints(const rpl_certify *c, const char *name, int32_t *out, 
 {
     *n = 0;
     int64_t at = cap_names_find(c->names, c->round, FMT_TAPE_NO_SLOT, name);
-    if (at < 0) return ERR_OK;
+    if (at < 0 || rpl_forced_lost(c->forced, c->round, FMT_TAPE_NO_SLOT, name)) return ERR_OK;
     cap_value v = { 0 };
     const fmt_tape_key key = { c->round, FMT_TAPE_NO_SLOT, 0, name };
     err_code rc = cap_joined_get(c->tape, &key, &v, e);
@@ -106,6 +111,7 @@ static err_code read_ints(const rpl_certify *c, const char *name, int32_t *out, 
 
 static const char *why_not(const rpl_certify *c, const cap_name *n, bool bad_ids)
 {
+    if (is_lost(c, n)) return "damaged: it cannot be read";
     fmt_tape_record r;
     fmt_tape_at(c->tape, n->first_record, &r);
     eng_step_kind step = n->slot == FMT_TAPE_NO_SLOT ? ENG_STEP_DRAFT : ENG_STEP_INSERT;
@@ -119,13 +125,15 @@ static const char *why_not(const rpl_certify *c, const cap_name *n, bool bad_ids
     return "its inputs are not recorded";
 }
 
-/* Names what no callback came for. A draft step whose own inputs are lost has not been looked at: that proves nothing. */
+/* Names what no callback came for. A draft step without its own inputs has not been looked at: that proves nothing (where
+ * they are damaged the certificate says so). */
 static err_code note_the_rest(rpl_certify *c, bool bad_ids, err *e)
 {
-    bool lost = false;
+    bool lost = rpl_forced_lost(c->forced, c->round, FMT_TAPE_NO_SLOT, "draft.slots");
     for (int32_t k = 0; k < c->n_names; k++) {
         const cap_name *n = &c->name[k];
-        if (c->seen[k] || is_given(n) || !rpl_certify_wants(c, n->name)) continue;
+        c->to->damaged = c->to->damaged || is_lost(c, n);
+        if (c->seen[k] || (is_given(n) && !is_lost(c, n)) || !rpl_certify_wants(c, n->name)) continue;
         rpl_note note = rpl_note_of(c, n, why_not(c, n, bad_ids));
         TRY(rpl_certificate_note(c->to, false, &note, e));
         if (lost || c->batch > 0 || n->slot != FMT_TAPE_NO_SLOT ||
@@ -213,19 +221,39 @@ static err_code judge_round(rpl_certify *c, int32_t i, err *e)
     return note_the_rest(c, bad_ids, e);
 }
 
+/* Judges round i into c->to, again with what explains its illegal elements at hand where there are any. */
+static err_code judge_explained(rpl_certify *c, int32_t i, err *e)
+{
+    c->full = false;
+    TRY(judge_round(c, i, e));
+    while (c->want_full || c->want_scan) {
+        c->full = c->full || c->want_full;
+        if (c->want_scan) TRY(scan_before(c, i, e));
+        rpl_certificate_fini(c->to);
+        TRY(judge_round(c, i, e));
+    }
+    return ERR_OK;
+}
+
+/* The same without the values that cannot be read, if that is what ended it. */
+static err_code judge_readable(rpl_certify *c, int32_t i, err *e)
+{
+    bool found;
+    err_code rc = judge_explained(c, i, e);
+    if (rc != ERR_FORMAT) return rc;
+    TRY(rpl_forced_leave_damaged(c->forced, &found, e));
+    if (!found) return rc;
+    rpl_place_forget_rings(c);
+    rpl_certificate_fini(c->to);
+    return judge_explained(c, i, e);
+}
+
 err_code rpl_certify_round(rpl_certify *c, int32_t i, rpl_certificate *out, err *e)
 {
     rpl_certificate one = { 0 };
     if (c->rings_at > i) rpl_place_forget_rings(c);
-    c->full = false;
     c->to = &one;
-    err_code rc = judge_round(c, i, e);
-    while (rc == ERR_OK && (c->want_full || c->want_scan)) {
-        c->full = c->full || c->want_full;
-        if (c->want_scan) rc = scan_before(c, i, e);
-        rpl_certificate_fini(&one);
-        if (rc == ERR_OK) rc = judge_round(c, i, e);
-    }
+    err_code rc = judge_readable(c, i, e);
     if (rc == ERR_OK && c->rings_at == i && (!c->o.taps || c->full)) c->rings_at++;
     one.n_rounds = one.n_rounds_wanted = 1;
     if (rc == ERR_OK) rc = rpl_certificate_add(out, &one, e);
@@ -289,7 +317,6 @@ void rpl_certify_close(rpl_certify *c)
 }
 
 int32_t rpl_certify_rounds(const rpl_certify *c) { return rpl_ordered_rounds(c->ordered); }
-int32_t rpl_certify_round_number(const rpl_certify *c, int32_t i) { return rpl_ordered_number(c->ordered, i); }
 
 /* ---- a tape ---- */
 

@@ -86,7 +86,8 @@ typedef struct rpl_note {
 typedef struct rpl_certificate {
     int32_t n_rounds, n_rounds_wanted; /* judged; that were to be judged */
     bool interrupted;
-    bool damaged; /* the tape is, or is unfinished: values may be missing. Set by who opened it */
+    bool damaged; /* the tape is, or is unfinished: values may be missing. Set by who opened it, and by values (among those
+                   * not judged) that cannot be read */
     int64_t n_values, n, n_equal, n_flip, n_illegal, n_events;
     int64_t n_unjudged;                /* elements that are not in n: too much is hidden to tell */
     int64_t n_not_judged;              /* values with any, and those that no op could be run for */
@@ -133,9 +134,8 @@ MUST_USE err_code rpl_certify_open(const fmt_tape *t, const eng_weights *w, cons
                                    err *e);
 void rpl_certify_close(rpl_certify *c); /* NULL is a no-op */
 int32_t rpl_certify_rounds(const rpl_certify *c);
-int32_t rpl_certify_round_number(const rpl_certify *c, int32_t i);
 /* Judges round i and adds it to *out, which is zeroed or holds other rounds. Ascending order is fastest. ERR_INPUT: a value
- * of the wrong shape or dtype; ERR_FORMAT: damaged; *out is then as it was. */
+ * of the wrong shape or dtype; *out is then as it was. A value that cannot be read is not judged, and out->damaged. */
 MUST_USE err_code rpl_certify_round(rpl_certify *c, int32_t i, rpl_certificate *out, err *e);
 
 /* Judges rounds[n] (indices, ascending) of t into *out, zeroed before; several at a time where ops are small. After an
@@ -161,6 +161,7 @@ typedef struct rpl_certify_report {
     rpl_coverage coverage;
     double seconds;
     bool sharpness, all;      /* all: every line, not the first ones of each kind */
+    bool waived;              /* every issue is: the text's first line says so */
 } rpl_certify_report;
 
 const char *rpl_certify_verdict(const rpl_certify_report *r); /* the certificate's, or "EMPTY" of an empty part */

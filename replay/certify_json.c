@@ -56,11 +56,9 @@ static json_t *sums_json(const rpl_certify_report *r)
         const rpl_value_sum *s = &r->c->sum[i];
         json_t *j = json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "value", s->value, "op", s->op,
                               "order", (int)s->order, "values", (json_int_t)s->n_values, "elements", (json_int_t)s->n,
-                                  "equal",
-                              (json_int_t)s->n_equal,
-                              "flip", (json_int_t)s->n_flip, "illegal", (json_int_t)s->n_illegal, "unjudged",
-                              (json_int_t)s->n_unjudged, "events", (json_int_t)s->n_events, "flip_distance",
-                              fmt_json_real(s->flip_distance));
+                              "equal", (json_int_t)s->n_equal, "flip", (json_int_t)s->n_flip, "illegal",
+                              (json_int_t)s->n_illegal, "unjudged", (json_int_t)s->n_unjudged, "events",
+                              (json_int_t)s->n_events, "flip_distance", fmt_json_real(s->flip_distance));
         if (j && r->sharpness)
             json_object_set_new(j, "sharpness",
                                 json_pack("[{s:i, s:I, s:I}, {s:i, s:I, s:I}]", "ulps", 1, "tried", (json_int_t)s->tried[0],

@@ -5,6 +5,7 @@
 #include "replay/inject.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 enum { FEW = 12 }; /* lines of a kind unless all are wanted */
 
@@ -43,7 +44,7 @@ const char *rpl_certify_verdict(const rpl_certify_report *r)
 static void print_verdict(const rpl_certify_report *r)
 {
     const rpl_certificate *c = r->c;
-    printf("%s  ", rpl_certify_verdict(r));
+    printf("%s  ", r->waived ? "WAIVED" : rpl_certify_verdict(r));
     if (c->n == 0) printf("nothing judged: not one element was there to judge");
     else
         printf("%" PRId64 " elements of %" PRId64 " values in %d rounds: %" PRId64 " equal, %" PRId64 " flips, %" PRId64
@@ -123,38 +124,93 @@ static err_code print_table(const rpl_certify_report *r, err *e)
     return ERR_OK;
 }
 
-static void print_origins(const rpl_certify_report *r)
+/* The origins, or inherited ones, of one op and one kind of cause. */
+typedef struct group {
+    const rpl_origin *first, *worst;
+    int32_t n_rounds, last_round;
+    int64_t n_illegal, n;
+} group;
+
+static bool is_of(const group *g, const rpl_origin *o)
 {
-    const rpl_certificate *c = r->c;
-    if (!c->n_origins) return;
-    printf("\norigins: on the recorded inputs no order of sums gives these\n%5s %4s  %-16s %4s %15s  %-28s %15s %15s %10s"
-           " %9s  %s\n", "round", "slot", "op", "rank", "illegal", "worst", "got", "exact", "bound", "ratio", "cause");
-    for (size_t i = 0; i < c->n_origins && (i < FEW || r->all); i++) {
-        const rpl_origin *o = &c->origin[i];
-        char slot[16], at[80], share[48], where[128], rank[16] = "-";
-        snprintf(share, sizeof share, "%" PRId64 "/%" PRId64, o->n_illegal, o->n);
-        snprintf(where, sizeof where, "%s%s", o->worst.value, at_text(&o->worst, at));
-        if (o->rank >= 0) snprintf(rank, sizeof rank, "%d", o->rank);
-        printf("%5d %4s  %-16s %4s %15s  %-28s %15.9g %15.9g %10.3g %9.3g  %s%s\n", o->round, slot_text(o->slot, slot),
-               o->op, rank, share, where, o->worst.got, o->worst.exact, o->worst.bound, o->worst.ratio, o->cause,
-               o->ranks_differ ? "the rank's copy differs from the first rank's" : "");
-    }
-    if (c->n_origins > FEW && !r->all) printf("%5s %zu more (--all)\n", "", c->n_origins - FEW);
+    const rpl_origin *first = g->first;
+    size_t n = strcspn(o->cause, ":"); /* after it stand figures of the round */
+    return strcmp(first->op, o->op) == 0 && strcspn(first->cause, ":") == n && strncmp(first->cause, o->cause, n) == 0 &&
+           strcmp(first->from, o->from) == 0 && first->rank == o->rank && first->ranks_differ == o->ranks_differ;
 }
 
-static void print_inherited(const rpl_certify_report *r)
+/* In the order of the first of each; with all every one is a group. NULL: no memory. */
+static group *group_origins(const rpl_origin *list, size_t n_list, bool all, size_t *n)
 {
-    const rpl_certificate *c = r->c;
-    if (c->n_inherited)
-        printf("\ninherited: what they read is illegal, and with it put right they are not\n%5s %4s  %-16s %15s  %s\n",
-               "round", "slot", "op", "illegal", "follows from");
-    for (size_t i = 0; i < c->n_inherited && (i < FEW || r->all); i++) {
-        const rpl_origin *o = &c->inherited[i];
-        char slot[16], share[48];
-        snprintf(share, sizeof share, "%" PRId64 "/%" PRId64, o->n_illegal, o->n);
-        printf("%5d %4s  %-16s %15s  %s\n", o->round, slot_text(o->slot, slot), o->op, share, o->from);
+    group *groups = mem_alloc(n_list + 1, sizeof *groups);
+    *n = 0;
+    for (size_t i = 0; groups && i < n_list; i++) {
+        const rpl_origin *o = &list[i];
+        size_t at = all ? *n : 0;
+        while (at < *n && !is_of(&groups[at], o)) at++;
+        group *g = &groups[at];
+        if (at == *n) {
+            *g = (group){ .first = o, .worst = o, .last_round = -1 };
+            (*n)++;
+        }
+        bool lost = isnan(g->worst->worst.ratio); /* further off than any */
+        if (!lost && !(o->worst.ratio <= g->worst->worst.ratio)) g->worst = o;
+        g->n_rounds += o->round != g->last_round;
+        g->last_round = o->round;
+        g->n_illegal += o->n_illegal;
+        g->n += o->n;
     }
-    if (c->n_inherited > FEW && !r->all) printf("%5s %zu more (--all)\n", "", c->n_inherited - FEW);
+    return groups;
+}
+
+static void print_origin(const group *g)
+{
+    const rpl_origin *o = g->worst;
+    char slot[16], at[80], share[48], where[128], rank[16] = "-";
+    snprintf(share, sizeof share, "%" PRId64 "/%" PRId64, g->n_illegal, g->n);
+    snprintf(where, sizeof where, "%s%s", o->worst.value, at_text(&o->worst, at));
+    if (o->rank >= 0) snprintf(rank, sizeof rank, "%d", o->rank);
+    printf("%5d %6d %4s  %-16s %4s %15s  %-28s %15.9g %15.9g %10.3g %9.3g  %s%s%s\n", g->first->round, g->n_rounds,
+           slot_text(g->first->slot, slot), o->op, rank, share, where, o->worst.got, o->worst.exact, o->worst.bound,
+           o->worst.ratio, o->cause, o->cause[0] && o->ranks_differ ? "; " : "",
+           o->ranks_differ ? "the rank's copy differs from the first rank's" : "");
+}
+
+static err_code print_origins(const rpl_certify_report *r, err *e)
+{
+    size_t n;
+    const rpl_certificate *c = r->c;
+    if (!c->n_origins) return ERR_OK;
+    group *groups = group_origins(c->origin, c->n_origins, r->all, &n);
+    if (!groups) return err_set(e, ERR_NOMEM, "certify: no memory for the origins");
+    printf("\norigins: on the recorded inputs no order of sums gives these\n%5s %6s %4s  %-16s %4s %15s  %-28s %15s %15s "
+           "%10s %9s  %s\n", "round", "rounds", "slot", "op", "rank", "illegal", "worst", "got", "exact", "bound", "ratio",
+           "cause");
+    for (size_t i = 0; i < n && (i < FEW || r->all); i++) print_origin(&groups[i]);
+    if (n > FEW && !r->all) printf("%5s %zu more (--all)\n", "", n - FEW);
+    free(groups);
+    return ERR_OK;
+}
+
+static err_code print_inherited(const rpl_certify_report *r, err *e)
+{
+    size_t n;
+    const rpl_certificate *c = r->c;
+    if (!c->n_inherited) return ERR_OK;
+    group *groups = group_origins(c->inherited, c->n_inherited, r->all, &n);
+    if (!groups) return err_set(e, ERR_NOMEM, "certify: no memory for what is inherited");
+    printf("\ninherited: what they read is illegal, and with it put right they are not\n%5s %6s %4s  %-16s %15s  %s\n",
+           "round", "rounds", "slot", "op", "illegal", "follows from");
+    for (size_t i = 0; i < n && (i < FEW || r->all); i++) {
+        const rpl_origin *o = groups[i].first;
+        char slot[16], share[48];
+        snprintf(share, sizeof share, "%" PRId64 "/%" PRId64, groups[i].n_illegal, groups[i].n);
+        printf("%5d %6d %4s  %-16s %15s  %s\n", o->round, groups[i].n_rounds, slot_text(o->slot, slot), o->op, share,
+               o->from);
+    }
+    if (n > FEW && !r->all) printf("%5s %zu more (--all)\n", "", n - FEW);
+    free(groups);
+    return ERR_OK;
 }
 
 static void print_ties(const rpl_certify_report *r)
@@ -177,7 +233,8 @@ static void print_notes(const rpl_certify_report *r, const char *title, const rp
     if (count > FEW && !r->all) printf("%-10s %zu more names (--all)\n", "", count - FEW);
 }
 
-/* The reference of the first origin's worst element, as `show` takes it. */
+/* The reference of the first origin's worst element, as `show` takes it, and the op as an issue to send. A ring is no op
+ * that can be run alone: what made it is looked for. */
 static void print_closer(const rpl_certify_report *r)
 {
     char slot[16], at[80];
@@ -185,6 +242,13 @@ static void print_closer(const rpl_certify_report *r)
     const rpl_origin *o = &r->c->origin[0];
     printf("\nlook closer: sparktape show '%s:%d/%s/%s%s'\n", fmt_tape_path(r->tape), o->round, slot_text(o->slot, slot),
            o->worst.value, at_text(&o->worst, at));
+    const char *tape = fmt_tape_path(r->tape), *model = eng_weights_folder(r->weights), *end = strrchr(o->op, '.');
+    if (end && strcmp(end, ".window") == 0) printf("             sparktape attribute %s %s\n", tape, model);
+    else {
+        printf("             sparktape reduce %s %s --op %s --round %d ", tape, model, o->op, o->round);
+        if (o->slot != FMT_TAPE_NO_SLOT) printf("--slot %d ", o->slot);
+        printf("-o DIR\n");
+    }
 }
 
 err_code rpl_certify_print(const rpl_certify_report *r, err *e)
@@ -193,8 +257,8 @@ err_code rpl_certify_print(const rpl_certify_report *r, err *e)
     print_verdict(r);
     print_run(r);
     TRY(print_table(r, e));
-    print_origins(r);
-    print_inherited(r);
+    TRY(print_origins(r, e));
+    TRY(print_inherited(r, e));
     print_ties(r);
     print_notes(r, "finding", c->finding, c->n_findings);
     print_notes(r, "not judged", c->not_judged, c->n_notes);

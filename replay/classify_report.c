@@ -269,8 +269,7 @@ json_t *rpl_classify_json(const rpl_classify_report *r)
     for (size_t i = 0; i < c->n_flags; i++) append(flags, flag_json(&c->flag[i]), &fine);
     for (size_t i = 0; i < c->n_tokens; i++) append(tokens, token_json(&c->token[i]), &fine);
     json_t *o = json_pack("{s:i, s:s, s:s, s:o, s:s, s:s?, s:s?, s:o}", "schema", 1, "type", "classification", "verdict",
-                          rpl_classify_verdict(r),
-                          "tapes", tapes, "model", r->model, "control", r->control, "gates_file",
+                          rpl_classify_verdict(r), "tapes", tapes, "model", r->model, "control", r->control, "gates_file",
                           r->gates->file[0] ? r->gates->file : NULL, "gates", gates_json(r, &fine));
     set(o, "state", json_pack("{s:I, s:I, s:I, s:I, s:I}", "rows", (json_int_t)c->n_state_rows, "windows",
                               (json_int_t)c->n_windows, "windows_given", (json_int_t)c->n_windows_unchecked, "main_x_given",

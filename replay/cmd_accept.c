@@ -3,9 +3,9 @@
 #include "engine/identity.h"
 #include "replay/accept.h"
 #include "replay/commands.h"
+#include "replay/coverage.h"
 #include "replay/replay.h"
 #include "replay/source.h"
-#include "replay/coverage.h"
 
 enum { ARMS_MAX = 16, LIST_BYTES = 512 };
 

@@ -34,7 +34,7 @@ static const cli_option OPTIONS[] = {
     { "--only", "SET=IMPL", "one control: the reference with the ops of SET made by IMPL, an arm, tape or cuda "
       "(s0.attn=native-expanded); repeatable", CLI_MULTI, offsetof(words, only) },
     { "--rounds", "LIST", "only these rounds: 7,100-120,every:50", CLI_STR, offsetof(words, rounds) },
-    { "--tries", "N", "runs at most (default: 500)", CLI_COUNT, offsetof(words, tries) },
+    { "--tries", "N", "runs at most, 3 or more (default: 500)", CLI_COUNT, offsetof(words, tries) },
 };
 
 typedef struct session {
@@ -121,6 +121,16 @@ static err_code parse_only(session *s, const words *w, int64_t threads, const ch
     return ERR_OK;
 }
 
+/* An arm that cannot be is --against's here. */
+static err_code parse_reference(const eng_option_words *of, int64_t threads, eng_options *out, err *e)
+{
+    static const char SAID[] = "--arm";
+    err_code rc = eng_options_parse(of, threads, out, e);
+    if (rc == ERR_OK || !e || strncmp(e->msg, SAID, sizeof SAID - 1) != 0) return rc;
+    const err why = *e;
+    return err_set(e, rc, "--against%s", why.msg + sizeof SAID - 1);
+}
+
 static err_code make_options(session *s, const words *w, const cli_common *common, rpl_attribute_options *o, err *e)
 {
     const char *recorded = NULL;
@@ -129,8 +139,11 @@ static err_code make_options(session *s, const words *w, const cli_common *commo
     bool cuda = w->run.backend && strcmp(w->run.backend, "cuda") == 0;
     bool alone = !w->run.arm && w->only.count == 0;
     TRY(rpl_metric_parse(w->metric ? w->metric : "drafts", &o->metric, e));
+    if (w->tries == 1 || w->tries == 2)
+        return err_set(e, ERR_ARG, "--tries: found %lld, wanted 3 or more: the arm alone and the reference alone are two",
+                       (long long)w->tries);
     if (alone) reference.combine = w->run.combine;
-    TRY(eng_options_parse(&reference, common->threads, &o->reference, e));
+    TRY(parse_reference(&reference, common->threads, &o->reference, e));
     if (w->only.count && (w->run.arm || w->run.backend))
         return err_set(e, ERR_ARG, "--only: found --%s too, wanted one of the two", w->run.arm ? "arm" : "backend");
     if (alone && (w->run.tp || w->run.acc || w->run.backend))
@@ -171,10 +184,11 @@ static err_code attribute(session *s, const cli_args *args, const words *w, cons
     TRY(choose_rounds(s, s->tape, w, e));
     TRY(eng_weights_open(args->item[1], common->quiet, &s->weights, e));
     TRY(eng_identity_check(json_object_get(fmt_tape_head(s->tape), "identity"), s->weights, e));
-    rpl_warn_of_damage(s->tape);
+    bool damaged = rpl_warn_of_damage(s->tape);
     TRY(make_options(s, w, common, &o, e));
     interrupt_catch();
     TRY(rpl_attribute(s->device ? s->device : s->tape, s->weights, &o, &s->result, e));
+    s->result.damaged = s->result.damaged || damaged;
     *exit_status = strcmp(rpl_attribution_verdict(&s->result), "SAME") == 0 ? 0 : 1;
     if (!common->json) {
         rpl_attribution_print(&s->result);
@@ -200,6 +214,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     session *s = mem_alloc(1, sizeof *s);
     if (!s) return err_set(e, ERR_NOMEM, "attribute: no memory");
     err_code rc = attribute(s, &args, &w, &common, exit_status, e);
+    if (s->tape) rc = rpl_say_recover(s->tape, rc, e);
     rpl_attribution_fini(&s->result);
     free(s->rounds);
     eng_weights_close(s->weights);

@@ -134,18 +134,23 @@ static err_code certify(session *s, const cli_args *args, const words *w, const 
     if (w->rerun) TRY(make_controls(s, common, e));
     TRY(judge(s, &o, common->quiet, &seconds, e));
     const rpl_certificate *c = &s->certificate;
-    s->certificate.damaged = damaged;
+    s->certificate.damaged = damaged || c->damaged;
     if (w->tap && c->n_values == 0 && c->n_not_judged == 0 && !c->interrupted && s->n_rounds)
         return err_set(e, ERR_ARG, "--tap %s: %s has no such value", w->tap, fmt_tape_path(s->tape));
     const rpl_coverage coverage = { shard, n_shards, c->n_rounds, c->n_rounds_wanted, s->n_rounds_all, c->interrupted,
-                                    damaged };
-    const rpl_certify_report r = { c, s->tape, s->weights, o.bound, coverage, seconds, w->sharpness, w->all };
+                                    c->damaged };
+    rpl_certify_report r = { c, s->tape, s->weights, o.bound, coverage, seconds, w->sharpness, w->all, false };
     *exit_status = rpl_coverage_exit(rpl_certify_verdict(&r));
     json_t *j = rpl_options_json(rpl_certify_json(&r), w->rounds, w->tap);
     if (!j) return err_set(e, ERR_NOMEM, "certify: no memory for the report");
-    err_code rc = common->json ? fmt_json_print(stdout, j, e) : rpl_certify_print(&r, e);
-    if (rc == ERR_OK && w->waivers && *exit_status)
-        rc = rpl_report_waive(j, &s->waivers, common->json ? NULL : stdout, exit_status, e);
+    const bool waive = w->waivers && *exit_status;
+    err_code rc = waive ? rpl_report_waive(j, &s->waivers, NULL, exit_status, e) : ERR_OK;
+    r.waived = waive && *exit_status == 0;
+    if (rc == ERR_OK && !common->json) rc = rpl_certify_print(&r, e);
+    if (rc == ERR_OK && !common->json && waive) rc = rpl_report_waive(j, &s->waivers, stdout, exit_status, e);
+    if (rc == ERR_OK && waive && json_object_set_new(j, "waived", json_boolean(r.waived)) != 0)
+        rc = err_set(e, ERR_NOMEM, "certify: no memory for the report");
+    if (rc == ERR_OK && common->json) rc = fmt_json_print(stdout, j, e);
     json_decref(j);
     return rc;
 }
@@ -163,6 +168,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         return ERR_OK;
     }
     err_code rc = certify(&s, &args, &w, &common, exit_status, e);
+    if (s.tape) rc = rpl_say_recover(s.tape, rc, e);
     rpl_certificate_fini(&s.certificate);
     rpl_waivers_fini(&s.waivers);
     rpl_controls_fini(&s.controls);

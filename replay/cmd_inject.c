@@ -67,24 +67,43 @@ static err_code list_kinds(bool json, err *e)
     return ERR_OK;
 }
 
-/* The ops of the arm that a kind can be planted in, as --fault takes them. */
-static err_code list_ops(const char *model, const words *w, const eng_options *o, const cli_common *common, err *e)
+/* Counts the ops that a kind can be planted in, and prints each, as --fault takes it, if that is asked for. */
+static err_code walk_ops(const eng_config *c, const eng_fault_kind *k, const eng_options *o, bool print, bool json, int *n,
+                         err *e)
 {
     static const char *const STEPS[] = { "insert", "draft" };
-    const eng_fault_kind *k = eng_fault_find(w->fault);
-    eng_config c;
-    if (!k) return err_set(e, ERR_ARG, "--fault: found kind '%s', wanted one that --list prints", w->fault);
-    TRY(eng_config_read(model, &c, e));
+    *n = 0;
     for (int step = 0; step < 2; step++) {
         eng_program *p;
-        TRY(eng_program_make(&c, (eng_step_kind)step, o->n_ranks, o->combine, &p, e));
+        TRY(eng_program_make(c, (eng_step_kind)step, o->n_ranks, o->combine, &p, e));
         for (int32_t i = 0; i < p->n_ops; i++) {
             if (!eng_fault_applies(k, p, i, o)) continue;
-            printf(common->json ? "{\"schema\": 1, \"fault\": \"%s@%s:step=%s\"}\n" : "%s@%s:step=%s\n", k->name,
+            ++*n;
+            if (!print) continue;
+            printf(json ? "{\"schema\": 1, \"fault\": \"%s@%s:step=%s\"}\n" : "%s@%s:step=%s\n", k->name,
                    p->op[i].name, STEPS[step]);
         }
         eng_program_free(p);
     }
+    return ERR_OK;
+}
+
+/* The ops of the arm that a kind can be planted in, as --fault takes them; where there is none, why. */
+static err_code list_ops(const char *model, const words *w, const eng_options *o, const cli_common *common, err *e)
+{
+    const eng_fault_kind *k = eng_fault_find(w->fault);
+    eng_options two = *o;
+    eng_config c;
+    int n, n_two = 0;
+    if (!k) return err_set(e, ERR_ARG, "--fault: found kind '%s', wanted one that --list prints", w->fault);
+    TRY(eng_config_read(model, &c, e));
+    TRY(walk_ops(&c, k, o, true, common->json, &n, e));
+    if (n > 0) return ERR_OK;
+    two.n_ranks = 2;
+    if (o->n_ranks < 2) TRY(walk_ops(&c, k, &two, false, false, &n_two, e));
+    if (n_two) fprintf(stderr, "%s: no op on one rank; --tp 2 has %d\n", k->name, n_two);
+    else fprintf(stderr, "%s: no op of this model fits it with arm %s on %d rank%s; --list says which kinds it needs\n",
+                 k->name, o->arm->name, o->n_ranks, o->n_ranks == 1 ? "" : "s");
     return ERR_OK;
 }
 

@@ -5,10 +5,10 @@
 #include "engine/device.h"
 #include "engine/identity.h"
 #include "replay/commands.h"
+#include "replay/coverage.h"
 #include "replay/first.h"
 #include "replay/parity.h"
 #include "replay/replay.h"
-#include "replay/coverage.h"
 #include "replay/source.h"
 
 typedef struct words {
@@ -123,7 +123,7 @@ static err_code make_columns(session *s, const words *w, int64_t threads, err *e
 
 /* ---- rounds ---- */
 
-/* Flags by the place of a round among those that can be run: all rounds of a tape that has inputs. */
+/* Flags by the place of a round on the tape; one without inputs cannot be run, and is left out of every part. */
 static err_code choose_rounds(session *s, const words *w, err *e)
 {
     cap_round_list list;
@@ -144,6 +144,11 @@ static err_code choose_rounds(session *s, const words *w, err *e)
 
 /* ---- the first divergence ---- */
 
+static const char *const RULINGS[RPL_RULINGS] = {
+    [RPL_RULING_NONE] = "not judged", [RPL_RULING_NOISE] = "order noise: either is legal",
+    [RPL_RULING_A_ILLEGAL] = "illegal in ", [RPL_RULING_B_ILLEGAL] = "illegal in ",
+};
+
 static err_code report_first(const session *s, const rpl_column *a, const rpl_column *b, const rpl_divergence *d, bool json,
                              err *e)
 {
@@ -163,18 +168,20 @@ static err_code report_first(const session *s, const rpl_column *a, const rpl_co
     }
     printf("%s against %s: ", b->name, a->name);
     if (d->round < 0) {
-        printf(a->tape ? "the drafts agree in %d rounds (%d checks); the tape's other values were not looked at\n"
-                       : "no difference in %d rounds (%d checks)\n", d->n_rounds, d->found.checks);
+        printf("%s agree in %d rounds (%d checks); values were not compared\n", a->tape ? "drafts" : "windows and drafts",
+               d->n_rounds, d->found.checks);
         return ERR_OK;
     }
     printf("round %d is the first of %d that differs, %s (%d checks)\n", d->round, d->n_rounds,
            d->found.state ? "in its windows" : "in its drafts", d->found.checks);
+    bool illegal = d->ruling >= RPL_RULING_A_ILLEGAL;
     if (!d->shown) printf("  run once more, no value of the round differs: it does not happen every time\n");
     else
-        printf("  %s %s%s%s%s%s: %d of %d values differ; %lld of its %lld elements, max abs %.3g%s\n",
-               rpl_class_text(d->cls), d->value, d->op[0] ? ", op " : "", d->op, d->ops[0] ? " of " : "", d->ops,
-               d->n_differ, d->n_values, (long long)(d->m.n - d->m.n_equal), (long long)d->m.n, d->m.max_abs,
-               d->alone ? "" : " (only after the rounds before it)");
+        printf("  %s %s%s%s%s%s: %d of %d values differ; %lld of its %lld elements, max abs %.3g%s; %s%s\n",
+               illegal ? "origin" : rpl_class_text(d->cls), d->value, d->op[0] ? ", op " : "", d->op,
+               d->ops[0] ? " of " : "", d->ops, d->n_differ, d->n_values, (long long)(d->m.n - d->m.n_equal),
+               (long long)d->m.n, d->m.max_abs, d->alone ? "" : " (only after the rounds before it)", RULINGS[d->ruling],
+               !illegal ? "" : d->ruling == RPL_RULING_A_ILLEGAL ? a->name : b->name);
     return ERR_OK;
 }
 
@@ -198,6 +205,9 @@ static err_code parity(session *s, const cli_args *args, const words *w, const c
     rpl_parity_options o = { .repeat = w->repeat ? (int32_t)w->repeat : 2, .poison = w->poison,
                              .threads = (int32_t)common->threads, .quiet = common->quiet };
     if (w->repeat > 1000) return err_set(e, ERR_ARG, "--repeat: found %lld, wanted 1 to 1000", (long long)w->repeat);
+    if (w->first && (w->rounds || w->shard))
+        return err_set(e, ERR_ARG, "--first-divergence: found %s, wanted none: it needs every round",
+                       w->rounds ? "--rounds" : "--shard");
     if (w->bound && strcmp(w->bound, "worst") == 0) o.bound = RPL_BOUND_WORST;
     else if (w->bound && strcmp(w->bound, "default") != 0)
         return err_set(e, ERR_ARG, "--bound: found '%s', wanted default or worst", w->bound);
@@ -218,7 +228,8 @@ static err_code parity(session *s, const cli_args *args, const words *w, const c
     const rpl_parity *p = &s->parity;
     const rpl_parity_report r = {
         p, s->tape,
-        { s->shard, s->n_shards, p->n_rounds, p->n_rounds_wanted, p->n_rounds_all, p->interrupted, s->damaged },
+        { s->shard, s->n_shards, p->n_rounds, p->n_rounds_wanted, p->n_rounds_all, p->interrupted,
+          s->damaged || p->damaged },
         o.repeat, seconds, w->all,
     };
     *exit_status = rpl_coverage_exit(rpl_coverage_verdict(&r.coverage, rpl_parity_verdict(p)));
@@ -244,6 +255,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     session *s = mem_alloc(1, sizeof *s);
     if (!s) return err_set(e, ERR_NOMEM, "parity: no memory");
     err_code rc = parity(s, &args, &w, &common, exit_status, e);
+    if (s->tape) rc = rpl_say_recover(s->tape, rc, e);
     rpl_parity_fini(&s->parity);
     free(s->only);
     eng_weights_close(s->weights);

@@ -62,8 +62,8 @@ static err_code report(const rpl_reduced *r, const char *folder, int32_t round, 
     json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "schema", CMD_SCHEMA,
                           "folder", folder, "op", r->op, "kinds", r->ops, "round", (int)round, "rows", (int)r->rows,
                           "rows_total", (int)r->rows_total, "bytes", (json_int_t)r->bytes, "elements", (json_int_t)r->n,
-                          "equal", (json_int_t)r->n_equal, "flip", (json_int_t)r->n_flip, "illegal", (json_int_t)r->n_illegal,
-                          "unjudged", (json_int_t)r->n_unjudged);
+                          "equal", (json_int_t)r->n_equal, "flip", (json_int_t)r->n_flip, "illegal",
+                          (json_int_t)r->n_illegal, "unjudged", (json_int_t)r->n_unjudged);
     err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "reduce: no memory for the report");
     json_decref(j);
     return rc;
@@ -81,9 +81,10 @@ static err_code reduce(const cli_args *args, words *w, const cli_common *common,
     if (args->count == 3) TRY(parse_reference(args->item[2], op, w, e));
     if (!w->op || w->round < 0 || w->round > INT32_MAX)
         return err_set(e, ERR_ARG, "found no op and round, wanted ROUND/SLOT/VALUE, or --op OP --round N");
+    if (w->slot > INT32_MAX) return err_set(e, ERR_ARG, "--slot: found %lld, wanted less", (long long)w->slot);
     TRY(parse_rows(w->rows, &o, e));
     o.round = (int32_t)w->round;
-    o.slot = w->slot < 0 || w->slot > INT32_MAX ? FMT_TAPE_NO_SLOT : (int32_t)w->slot;
+    o.slot = w->slot < 0 ? FMT_TAPE_NO_SLOT : (int32_t)w->slot;
     o.op = w->op;
     snprintf(folder, sizeof folder, "%.64s.round%d", w->op, o.round);
     o.folder = w->out ? w->out : folder;

@@ -291,7 +291,10 @@ static err_code report(const session *s, const words *w, const outcome *o, bool 
         printf("%s is damaged or unfinished: what is left of it was replayed\n", fmt_tape_path(s->tape));
     if (o->repeat[0]) printf("%s differs\n", o->repeat);
     if (o->values == 0) printf("nothing compared: the two tapes share no value\n");
-    else if (!is_same(o)) printf("look closer: sparktape diff %s %s\n", fmt_tape_path(s->tape), w->out);
+    else if (!is_same(o))
+        printf("look closer: sparktape diff %s %s\n"
+               "is it legal? sparktape certify %s %s\n", fmt_tape_path(s->tape), w->out, fmt_tape_path(s->tape),
+               eng_weights_folder(s->weights));
     return ERR_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct words {
     const char *folder, *html, *junit, *waivers;
@@ -13,8 +14,8 @@ typedef struct words {
 
 static const cli_option OPTIONS[] = {
     { "-o", "DIR", "write report.txt, report.json, report.xml and report.html there", CLI_STR, offsetof(words, folder) },
-    { "--html", "F", "write one HTML file that needs no network and no script", CLI_OUT, offsetof(words, html) },
-    { "--junit", "F", "write JUnit XML: a testsuite a result, a testcase an op or a gate", CLI_OUT,
+    { "--html", "F", "write one HTML file that needs no network and no script", CLI_NEW, offsetof(words, html) },
+    { "--junit", "F", "write JUnit XML: a testsuite a result, a testcase an op or a gate", CLI_NEW,
       offsetof(words, junit) },
     { "--waivers", "F", "known gaps: {\"schema\": 1, \"waivers\": [{value, cause, max_ratio and/or max_count, reason, "
       "expires}]}", CLI_IN, offsetof(words, waivers) },
@@ -45,7 +46,8 @@ static err_code write_file(const rpl_report *r, form f, const char *path, err *e
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return err_set(e, ERR_NOMEM, "%s: no memory", path);
     err_code rc = write_form(r, f, true, out, e);
-    if (fclose(out) != 0 && rc == ERR_OK) rc = err_set(e, ERR_NOMEM, "%s: no memory for the report", path);
+    bool failed = ferror(out) != 0; /* a write that failed is not told again by fclose */
+    if ((fclose(out) != 0 || failed) && rc == ERR_OK) rc = err_set(e, ERR_NOMEM, "%s: no memory for the report", path);
     if (rc == ERR_OK) rc = outfile_open(path, &to, e);
     if (rc == ERR_OK) {
         outfile_write(to, text, bytes);
@@ -55,27 +57,51 @@ static err_code write_file(const rpl_report *r, form f, const char *path, err *e
     return rc;
 }
 
-/* In the folder, which must not be one of results: its report.json would be read as one the next time. */
-static err_code write_folder(const rpl_report *r, const cli_args *args, const char *folder, err *e)
+static const char *const NAMES[] = { [TEXT] = "report.txt", [JSON] = "report.json", [JUNIT] = "report.xml",
+                                     [HTML] = "report.html" };
+
+/* "DIR/report.txt"; the caller frees. NULL: no memory. */
+static char *path_in(const char *folder, form f)
 {
-    static const char *const NAMES[] = { [TEXT] = "report.txt", [JSON] = "report.json", [JUNIT] = "report.xml",
-                                         [HTML] = "report.html" };
+    char *path;
+    return asprintf(&path, "%s/%s", folder, NAMES[f]) < 0 ? NULL : path;
+}
+
+/* Nothing is written before all of it may be. The folder must not be one of results: its report.json would be read as one
+ * the next time. */
+static err_code check_outputs(const cli_args *args, const words *w, const cli_common *common, err *e)
+{
     struct stat a, b;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return err_set(e, ERR_IO, "-o %s: cannot be made: %s", folder, strerror(errno));
+    if (w->html && w->junit && strcmp(w->html, w->junit) == 0)
+        return err_set(e, ERR_ARG, "--html and --junit: found %s twice, wanted two files", w->html);
+    if (!w->folder || stat(w->folder, &b) != 0) return ERR_OK;
+    if (!S_ISDIR(b.st_mode)) return err_set(e, ERR_ARG, "-o %s: is a file, wanted a folder", w->folder);
     for (int i = 0; i < args->count; i++)
-        if (stat(args->item[i], &a) == 0 && stat(folder, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-            return err_set(e, ERR_ARG, "-o %s: is a folder of results, wanted another", folder);
+        if (stat(args->item[i], &a) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+            return err_set(e, ERR_ARG, "-o %s: is a folder of results, wanted another", w->folder);
     for (int f = TEXT; f <= HTML; f++) {
-        char *path;
-        if (asprintf(&path, "%s/%s", folder, NAMES[f]) < 0) return err_set(e, ERR_NOMEM, "report: no memory");
-        err_code rc = ERR_OK;
+        char *path = path_in(w->folder, (form)f);
+        err_code rc = path ? ERR_OK : err_set(e, ERR_NOMEM, "report: no memory");
         for (int i = 0; i < args->count && rc == ERR_OK; i++) rc = cli_keep_off("-o", path, args->item[i], e);
-        if (rc == ERR_OK) rc = write_file(r, (form)f, path, e);
+        if (rc == ERR_OK) rc = cli_keep_file("-o", path, common, e);
         free(path);
         TRY(rc);
     }
     return ERR_OK;
+}
+
+static err_code write_folder(const rpl_report *r, const char *folder, err *e)
+{
+    err_code rc = ERR_OK;
+    bool made = mkdir(folder, 0777) == 0;
+    if (!made && errno != EEXIST) return err_set(e, ERR_IO, "-o %s: cannot be made: %s", folder, strerror(errno));
+    for (int f = TEXT; f <= HTML && rc == ERR_OK; f++) {
+        char *path = path_in(folder, (form)f);
+        rc = path ? write_file(r, (form)f, path, e) : err_set(e, ERR_NOMEM, "report: no memory");
+        free(path);
+    }
+    if (rc != ERR_OK && made) rmdir(folder); /* stays when a file is in it */
+    return rc;
 }
 
 static err_code report(rpl_report *r, rpl_waivers *waivers, const cli_args *args, const words *w, const cli_common *common,
@@ -83,11 +109,12 @@ static err_code report(rpl_report *r, rpl_waivers *waivers, const cli_args *args
 {
     char today[11];
     rpl_today(today);
+    TRY(check_outputs(args, w, common, e));
     if (w->waivers) TRY(rpl_waivers_read(w->waivers, waivers, e));
     for (int i = 0; i < args->count; i++) TRY(rpl_report_read(r, args->item[i], e));
     TRY(rpl_report_finish(r, w->waivers ? waivers : NULL, today, e));
     *exit_status = rpl_report_exit(r);
-    if (w->folder) TRY(write_folder(r, args, w->folder, e));
+    if (w->folder) TRY(write_folder(r, w->folder, e));
     if (w->html) TRY(write_file(r, HTML, w->html, e));
     if (w->junit) TRY(write_file(r, JUNIT, w->junit, e));
     if (common->json) return rpl_report_json(r, stdout, e);

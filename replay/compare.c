@@ -113,14 +113,32 @@ static err_code fold_step(rpl_compare *c, eng_step_kind step, err *e)
 
 /* ---- equal or not, without metrics ---- */
 
-/* 1 same bits, 0 different, -1 not known (missing on a side, or unreadable). What the round's table holds is taken from
- * there; else hashes of the records decide, and whole values where ranks are cut differently. */
+/* One side's ranks hold different copies of a replicated value, the other side's do not (0: they agree). */
+static bool copies_differ(int32_t rank_a, int32_t rank_b) { return (rank_a != 0) != (rank_b != 0); }
+
+/* First rank whose copy differs from `first`, the first record of its key, 0: none. */
+static int32_t other_copy(const fmt_tape *t, const fmt_tape_record *first)
+{
+    fmt_tape_key key = first->key;
+    for (key.rank++; key.rank < first->n_ranks && key.rank < ENG_RANKS_MAX; key.rank++) {
+        fmt_tape_record r;
+        int64_t i = fmt_tape_find(t, &key);
+        if (i < 0) continue;
+        fmt_tape_at(t, (size_t)i, &r);
+        if (r.tier == first->tier && r.hash != first->hash) return key.rank; /* a cheaper one cannot tell */
+    }
+    return 0;
+}
+
+/* 1 same bits, on every rank, 0 different, -1 not known (missing on a side, or unreadable). What the round's table holds
+ * is taken from there; else hashes of the records decide, and whole values where ranks are cut differently. */
 static int same_bits(rpl_compare *c, const round_result *r, int32_t round, int32_t slot, const char *name)
 {
     for (int32_t i = 0; r && i < r->round.n_values; i++) {
         const rpl_value *v = &r->value[i];
         if (v->slot != slot || strcmp(v->name, name) != 0) continue;
-        if (v->state == RPL_STATE_COMPARED || v->state == RPL_STATE_BY_HASH) return v->m.n_equal == v->m.n;
+        if (v->state == RPL_STATE_COMPARED || v->state == RPL_STATE_BY_HASH)
+            return v->m.n_equal == v->m.n && !copies_differ(v->ranks_differ_a, v->ranks_differ_b);
         return v->state == RPL_STATE_DTYPE || v->state == RPL_STATE_SHAPE ? 0 : -1;
     }
     int64_t at[2];
@@ -138,7 +156,8 @@ static int same_bits(rpl_compare *c, const round_result *r, int32_t round, int32
     }
     if (rec[A].place == FMT_PLACE_REPLICATED && rec[B].place == FMT_PLACE_REPLICATED)
         return rec[A].hash == rec[B].hash && rec[A].tensor.dtype == rec[B].tensor.dtype &&
-               rpl_same_shape(&rec[A].tensor, &rec[B].tensor);
+               rpl_same_shape(&rec[A].tensor, &rec[B].tensor) &&
+               !copies_differ(other_copy(c->tape[A], &rec[A]), other_copy(c->tape[B], &rec[B]));
     const fmt_tape_key key = { round, slot, 0, name };
     for (int s = A; s <= B; s++)
         if (cap_joined_get(c->tape[s], &key, &c->buffer[s], NULL) != ERR_OK) return -1;
@@ -311,6 +330,10 @@ static void compare_value(const rpl_compare *c, cap_value buffer[2], int32_t rou
     v->ranks_differ_b = buffer[B].ranks_differ;
     if (v->ranks_differ_a || v->ranks_differ_b) v->m.findings |= RPL_FIND_RANKS_DIFFER;
     rpl_value_compare(v, &buffer[A].tensor, &buffer[B].tensor, vocab_of(c));
+    if (v->state != RPL_STATE_COMPARED || !copies_differ(v->ranks_differ_a, v->ranks_differ_b)) return;
+    if (v->cls == RPL_CLASS_EQUAL) v->cls = RPL_CLASS_UNPLACED; /* what was compared is the lowest rank's copy */
+    snprintf(v->why, sizeof v->why, "rank %d's copy differs in %c", v->ranks_differ_a + v->ranks_differ_b,
+             v->ranks_differ_a ? 'A' : 'B');
 }
 
 /* ---- drafted tokens ---- */

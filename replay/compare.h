@@ -24,7 +24,7 @@ typedef enum rpl_state {
 } rpl_state;
 
 typedef enum rpl_class {
-    RPL_CLASS_EQUAL,      /* same bits */
+    RPL_CLASS_EQUAL,      /* same bits; a value of which one side's ranks hold different copies is never equal */
     RPL_CLASS_ORIGIN,     /* differs although everything its op reads is the same: it started here */
     RPL_CLASS_INHERITED,  /* differs after different inputs */
     RPL_CLASS_INPUT,      /* a round's input differs: the two runs were asked different things */
@@ -64,7 +64,7 @@ typedef struct rpl_value {
     rpl_ids ids;             /* "*.ids" of K experts */
     int32_t ranks_differ_a, ranks_differ_b; /* first rank that disagrees with rank 0 on a replicated value, 0: none */
     double a_worst, b_worst; /* the two numbers at m.worst */
-    char why[120];           /* of RPL_STATE_UNREADABLE */
+    char why[120];           /* of RPL_STATE_UNREADABLE, or that a rank's copy differs on one side only; else "" */
 } rpl_value;
 
 /* One slot's drafted tokens on both sides. */

@@ -37,6 +37,13 @@ bool rpl_warn_of_damage(const fmt_tape *t)
     return rpl_tape_damaged(t);
 }
 
+err_code rpl_say_recover(const fmt_tape *t, err_code rc, err *e)
+{
+    if (rc != ERR_FORMAT || !e || strstr(e->msg, "sparktape recover")) return rc;
+    const err why = *e;
+    return err_set(e, rc, "%s; sparktape recover %s -o OUT keeps the rest", why.msg, fmt_tape_path(t));
+}
+
 static bool passes(const char *verdict) { return strcmp(verdict, "PASS") == 0 || strcmp(verdict, "SAME") == 0; }
 
 bool rpl_coverage_empty(const rpl_coverage *c) { return c->n_shards > 1 && c->n_rounds_wanted == 0 && c->n_rounds_all > 0; }
@@ -55,7 +62,9 @@ void rpl_coverage_print(const rpl_coverage *c)
     if (rpl_coverage_empty(c))
         printf("empty      nothing in this shard: part %d of %d parts of %d rounds\n", c->shard, c->n_shards,
                c->n_rounds_all);
-    if (c->damaged) printf("partial    the tape is damaged or unfinished: what is left of it was judged\n");
+    if (c->damaged)
+        printf("partial    the tape is damaged or unfinished: what is left of it was judged; sparktape recover T -o OUT makes "
+               "a whole one of that\n");
     if (c->interrupted) printf("partial    interrupted: %d of %d rounds done\n", c->n_rounds, c->n_rounds_wanted);
 }
 

@@ -21,6 +21,9 @@ bool rpl_tape_damaged(const fmt_tape *t); /* or unfinished */
 /* The same, and says so on stderr. */
 bool rpl_warn_of_damage(const fmt_tape *t);
 
+/* Returns rc; ERR_FORMAT after t was opened is a value that cannot be read: e then says how to go on without it. */
+err_code rpl_say_recover(const fmt_tape *t, err_code rc, err *e);
+
 /* A part that no round falls into, as the last ones of more parts than rounds: nothing to find, which is no fault. */
 bool rpl_coverage_empty(const rpl_coverage *c);
 /* What a report says in place of verdict: "EMPTY" of an empty part; "PARTIAL" where it would pass ("PASS", "SAME"), or has

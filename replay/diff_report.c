@@ -144,6 +144,9 @@ typedef struct row {
 /* NaN against a number: no distance, and further off than any. */
 static bool is_lost(const rpl_value *v) { return v->m.max_ulp == UINT64_MAX; }
 
+/* A rank's copy differs on one side, and what was compared, the lowest rank's, does not. */
+static bool is_copy(const rpl_value *v) { return v->state == RPL_STATE_COMPARED && v->why[0] && v->m.n_equal == v->m.n; }
+
 static bool is_further(const rpl_value *v, const rpl_value *than)
 {
     if (!than || is_lost(v) != is_lost(than)) return !than || is_lost(v);
@@ -175,6 +178,10 @@ static void print_row(const row *w)
                     rpl_rows_text(&v->rows, rows, sizeof rows));
         return;
     }
+    if (is_copy(v)) {
+        printf("round %d slot %s: %s  %s\n", w->worst_round, slot_text(v->slot, slot), v->why, v->ops);
+        return;
+    }
     if (w->max_ulp == UINT64_MAX) snprintf(ulp, sizeof ulp, "NaN");
     else snprintf(ulp, sizeof ulp, "%" PRIu64, w->max_ulp);
     char where[112];
@@ -182,18 +189,23 @@ static void print_row(const row *w)
     printf("%10s %9.2e  %-18s %15.9g %15.9g  %s\n", ulp, v->m.rel_l2, where, v->a_worst, v->b_worst, v->ops);
 }
 
-/* Puts the rows that NaN is in before the others, which keep their order. */
-static void put_lost_first(row *rows, size_t n)
+/* Where a row stands: a rank's copy first, it may explain all others; then NaN. */
+static int place_of(const rpl_value *v) { return is_copy(v) ? 2 : is_lost(v); }
+
+/* By place_of. *closer as print_class. */
+static void print_rows(const row *rows, size_t n, bool all, row *closer)
 {
-    for (size_t i = 0, to = 0; i < n; i++) {
-        row lost = rows[i];
-        if (!is_lost(lost.worst)) continue;
-        memmove(&rows[to + 1], &rows[to], (i - to) * sizeof *rows);
-        rows[to++] = lost;
-    }
+    size_t n_shown = 0;
+    for (int place = 2; place >= 0; place--)
+        for (size_t i = 0; i < n; i++) {
+            if (place_of(rows[i].worst) != place) continue;
+            if (n_shown == 0 && (!closer->worst || (place == 1 && place_of(closer->worst) < place))) *closer = rows[i];
+            if (n_shown++ < FEW || all) print_row(&rows[i]);
+        }
+    if (n > FEW && !all) printf("%5s %zu more values (--all)\n", "", n - FEW);
 }
 
-/* Differences of one class in order of round and program, those with NaN first: a row per value over all rounds, or, with
+/* Differences of one class in order of round and program, place_of before that: a row per value over all rounds, or, with
  * all, every single one. *closer (may hold an earlier class's) is the value to look at first. */
 static err_code print_class(const rpl_diff *d, rpl_class cls, const char *title, row *closer, err *e)
 {
@@ -218,10 +230,7 @@ static err_code print_class(const rpl_diff *d, rpl_class cls, const char *title,
     printf("\n%s\n%5s %6s  %-18s %15s %10s %9s  %-18s %15s %15s  %s\n", title, "round", "rounds", "value",
            "differ", "max ulp", "rel L2", "worst", d->forced ? "computed" : "A", d->forced ? "recorded" : "B",
            "the ops it may lie in");
-    put_lost_first(rows, n_rows);
-    if (!closer->worst || (is_lost(rows[0].worst) && !is_lost(closer->worst))) *closer = rows[0];
-    for (size_t i = 0; i < n_rows && (d->all || i < FEW); i++) print_row(&rows[i]);
-    if (n_rows > FEW && !d->all) printf("%5s %zu more values (--all)\n", "", n_rows - FEW);
+    print_rows(rows, n_rows, d->all, closer);
     free(rows);
     return ERR_OK;
 }
@@ -277,9 +286,10 @@ static void print_missing(const rpl_diff *d)
     }
 }
 
+/* Ranks that disagree where an input differs already only follow: they are counted, not shown. */
 static void print_findings(const rpl_diff *d)
 {
-    int64_t n = 0;
+    int64_t n = 0, n_shown = 0;
     for (int32_t i = 0; i < d->n_rounds; i++)
         for (int32_t k = 0; k < d->round[i]->n_values; k++) {
             const rpl_value *v = &d->round[i]->value[k];
@@ -287,13 +297,16 @@ static void print_findings(const rpl_diff *d)
                 char slot[16];
                 bool nan = bit == RPL_FINDING_COUNT;
                 if (nan ? !is_lost(v) : !(v->m.findings >> bit & 1)) continue;
-                if (n == 0) printf("\nfindings\n");
-                if (n++ < FEW || d->all)
+                if (n++ == 0) printf("\nfindings\n");
+                bool follows = !nan && 1 << bit == RPL_FIND_RANKS_DIFFER && v->cls == RPL_CLASS_INHERITED;
+                if (d->all || (!follows && n_shown < FEW)) {
+                    n_shown++;
                     printf("%-10s %5d %4s  %-20s %s\n", "finding", d->round[i]->round, slot_text(v->slot, slot), v->name,
                            nan ? "NaN against a number" : rpl_finding_text((rpl_finding)(1 << bit)));
+                }
             }
         }
-    if (n > FEW && !d->all) printf("%-10s %" PRId64 " more (--all)\n", "", n - FEW);
+    if (n > n_shown) printf("%-10s %" PRId64 " more (--all)\n", "", n - n_shown);
     if (d->n_elems == 0) printf("\nfinding    nothing compared: not one element was there to compare\n");
 }
 
@@ -338,6 +351,7 @@ static void print_closer(const rpl_diff *d, const row *closer)
     printf("\nlook closer: sparktape show '%s:%d/%s/%s%s'\n", fmt_tape_path(in_b ? d->b : d->a), round,
            slot_text(v->slot, slot), v->name, at);
     printf("             sparktape browse %s %s\n", fmt_tape_path(d->a), fmt_tape_path(d->b));
+    printf("is it legal? sparktape certify %s MODEL\n", fmt_tape_path(d->b));
 }
 
 static void print_verdict(const rpl_diff *d)

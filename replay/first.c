@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "engine/identity.h"
+#include "replay/certify.h"
 #include "replay/parity.h"
 #include "replay/replay.h"
 
@@ -71,13 +72,54 @@ static err_code run_side(const scene *s, const eng_options *run, const char *nam
     return rc;
 }
 
-static void take_value(const rpl_round *r, rpl_divergence *out)
+/* Both sides' certificates of the round. */
+typedef struct judged { rpl_certificate side[2]; } judged;
+
+static err_code judge_side(const scene *s, const fmt_tape *t, int32_t round, rpl_certificate *out, err *e)
+{
+    const int32_t *number;
+    int32_t n = (int32_t)fmt_tape_rounds(t, &number), at = 0;
+    rpl_certify_options o = rpl_certify_options_of(t);
+    const rpl_certify_job job = { .rounds = &at, .n = 1 };
+    while (at < n && number[at] != round) at++;
+    return at < n ? rpl_certify_tape(t, s->weights, &o, &job, out, e) : ERR_OK;
+}
+
+static bool is_illegal(const rpl_certificate *c, const rpl_value *v)
+{
+    for (size_t i = 0; i < c->n_origins; i++)
+        for (int32_t k = 0; k < c->origin[i].n_outputs; k++)
+            if (c->origin[i].slot == v->slot && strcmp(c->origin[i].output[k], v->name) == 0) return true;
+    return false;
+}
+
+static bool was_judged(const rpl_certificate *c, const rpl_value *v)
+{
+    for (size_t i = 0; i < c->n_notes; i++)
+        if (strcmp(c->not_judged[i].value, v->name) == 0) return false;
+    for (size_t i = 0; i < c->n_sums; i++)
+        if (strcmp(c->sum[i].value, v->name) == 0) return c->n_origins == 0;
+    return false;
+}
+
+static rpl_ruling ruling_of(const judged *j, const rpl_value *v)
+{
+    for (int k = 0; k < 2; k++)
+        if (is_illegal(&j->side[k], v)) return k ? RPL_RULING_B_ILLEGAL : RPL_RULING_A_ILLEGAL;
+    return was_judged(&j->side[0], v) && was_judged(&j->side[1], v) ? RPL_RULING_NOISE : RPL_RULING_NONE;
+}
+
+static bool differs(const rpl_value *v) { return v->cls != RPL_CLASS_EQUAL && v->cls != RPL_CLASS_NONE; }
+
+static void take_value(const rpl_round *r, const judged *j, rpl_divergence *out)
 {
     const rpl_value *v = NULL;
     for (int32_t k = 0; k < r->n_values && !v; k++)
+        if (differs(&r->value[k]) && ruling_of(j, &r->value[k]) >= RPL_RULING_A_ILLEGAL) v = &r->value[k];
+    for (int32_t k = 0; k < r->n_values && !v; k++)
         if (r->value[k].cls == RPL_CLASS_ORIGIN) v = &r->value[k];
     for (int32_t k = 0; k < r->n_values && !v; k++)
-        if (r->value[k].cls != RPL_CLASS_EQUAL && r->value[k].cls != RPL_CLASS_NONE) v = &r->value[k];
+        if (differs(&r->value[k])) v = &r->value[k];
     if (!v) return;
     out->shown = true;
     snprintf(out->value, sizeof out->value, "%s", v->name);
@@ -85,12 +127,14 @@ static void take_value(const rpl_round *r, rpl_divergence *out)
     memcpy(out->ops, v->ops, sizeof out->ops);
     out->slot = v->slot;
     out->cls = v->cls;
+    out->ruling = ruling_of(j, v);
     out->m = v->m;
     out->n_values = r->n_compared;
     out->n_differ = r->n_compared - r->n_equal;
 }
 
-static err_code compare_sides(const scene *s, const fmt_tape *a, const fmt_tape *b, rpl_divergence *out, err *e)
+static err_code compare_sides(const scene *s, const fmt_tape *a, const fmt_tape *b, const judged *j, rpl_divergence *out,
+                              err *e)
 {
     rpl_compare *c;
     TRY(rpl_compare_open(a, b, eng_weights_config(s->weights), NULL, &c, e));
@@ -99,7 +143,7 @@ static err_code compare_sides(const scene *s, const fmt_tape *a, const fmt_tape 
         const rpl_round *r;
         if (rpl_compare_round_number(c, i) != out->round) continue;
         rc = rpl_compare_round(c, i, &r, e);
-        if (rc == ERR_OK) take_value(r, out);
+        if (rc == ERR_OK) take_value(r, j, out);
     }
     rpl_compare_close(c);
     return rc;
@@ -110,7 +154,11 @@ static err_code show_round(const scene *s, const eng_options *a, const eng_optio
     fmt_tape *x = NULL, *y = NULL;
     err_code rc = a ? run_side(s, a, "a", &x, e) : ERR_OK;
     if (rc == ERR_OK) rc = run_side(s, b, "b", &y, e);
-    if (rc == ERR_OK) rc = compare_sides(s, x ? x : s->tape, y, out, e);
+    judged j = { 0 };
+    if (rc == ERR_OK) rc = judge_side(s, x ? x : s->tape, out->round, &j.side[0], e);
+    if (rc == ERR_OK) rc = judge_side(s, y, out->round, &j.side[1], e);
+    if (rc == ERR_OK) rc = compare_sides(s, x ? x : s->tape, y, &j, out, e);
+    for (int k = 0; k < 2; k++) rpl_certificate_fini(&j.side[k]);
     if (rc == ERR_OK) out->alone = s->lean && out->shown;
     fmt_tape_close(x);
     fmt_tape_close(y);

@@ -5,14 +5,23 @@
 #include "replay/compare.h"
 #include "replay/state_hash.h"
 
+typedef enum rpl_ruling {
+    RPL_RULING_NONE,      /* what would judge it is not recorded on both sides */
+    RPL_RULING_NOISE,     /* the round holds no illegal value: some order of sums gives either side's */
+    RPL_RULING_A_ILLEGAL, /* no order of sums gives it from that side's own inputs */
+    RPL_RULING_B_ILLEGAL,
+    RPL_RULINGS
+} rpl_ruling;
+
 typedef struct rpl_divergence {
     rpl_first found;          /* round: an index; -1: none */
     int32_t n_rounds, round;  /* rounds of the tape; the number of the found one */
-    bool alone;               /* it shows when the round is run alone, after the rows that it reads; else after all rounds */
+    bool alone;               /* it shows when the round is run alone, after the rows it reads; else after all rounds */
     bool shown;               /* a value below is set; else no value of the round differs when it is run once more */
-    char value[64], op[64], ops[RPL_GROUP_TEXT]; /* the origin, or the first value that differs when none is one */
+    char value[64], op[64], ops[RPL_GROUP_TEXT]; /* first illegal one; else the origin; else the first that differs */
     int32_t slot;
     rpl_class cls;
+    rpl_ruling ruling;        /* on the value */
     int32_t n_differ, n_values;
     rpl_metrics m;
 } rpl_divergence;

@@ -39,6 +39,7 @@ struct rpl_forced {
     bool chosen;   /* the tape does not hold every round */
     cap_names *names;
     rpl_ordered *ordered;
+    bool *lost; /* [names] cannot be read; NULL: nobody has looked */
     kept_round *kept;
     bench_slot bench[N_STEPS];
     ring_state *ring;
@@ -81,21 +82,48 @@ static err_code get_value(const rpl_forced *f, int32_t round, int32_t slot, cons
                      fmt_tensor_text(want, wanted, sizeof wanted), e);
 }
 
+/* ---- values that cannot be read ---- */
+
+static bool is_lost(const rpl_forced *f, int64_t name) { return f->lost && name >= 0 && f->lost[name]; }
+
+bool rpl_forced_lost(const rpl_forced *f, int32_t round, int32_t slot, const char *name)
+{
+    return is_lost(f, cap_names_find(f->names, round, slot, name));
+}
+
+err_code rpl_forced_leave_damaged(rpl_forced *f, bool *found, err *e)
+{
+    *found = false;
+    if (f->lost) return ERR_OK;
+    f->lost = mem_alloc(cap_names_count(f->names) + 1, sizeof *f->lost);
+    if (!f->lost) return err_set(e, ERR_NOMEM, "forced run: no memory for the names");
+    for (size_t i = 0; i < fmt_tape_count(f->tape); i++) {
+        fmt_tape_record r;
+        fmt_tape_at(f->tape, i, &r);
+        if (r.tier != FMT_TIER_TENSOR) continue;
+        err_code rc = cap_record_get(f->tape, i, &f->scratch[0], e);
+        if (rc == ERR_NOMEM) return rc;
+        int64_t name = rc == ERR_FORMAT ? cap_names_find(f->names, r.key.round, r.key.slot, r.key.name) : -1;
+        if (name >= 0) *found = f->lost[name] = true;
+    }
+    return ERR_OK;
+}
+
 /* true: the value is on the tape with its payload. */
 static bool has_payload(const rpl_forced *f, int32_t round, int32_t slot, const char *name)
 {
     int64_t at = cap_names_find(f->names, round, slot, name);
-    if (at < 0) return false;
+    if (at < 0 || is_lost(f, at)) return false;
     fmt_tape_record r;
     fmt_tape_at(f->tape, cap_names_at(f->names, (size_t)at)->first_record, &r);
     return r.tier == FMT_TIER_TENSOR;
 }
 
-/* Length of a recorded vector of int32, of all a slot's inserts together; 0 when absent. */
+/* Length of a recorded vector of int32, of all a slot's inserts together; 0 when absent or lost. */
 static int64_t vector_length(const rpl_forced *f, int32_t round, int32_t slot, const char *name)
 {
     int64_t at = cap_names_find(f->names, round, slot, name);
-    if (at < 0) return 0;
+    if (at < 0 || is_lost(f, at)) return 0;
     int64_t record = cap_names_at(f->names, (size_t)at)->first_record, length = 0;
     for (; record >= 0; record = slot == FMT_TAPE_NO_SLOT ? -1 : fmt_tape_again(f->tape, (size_t)record)) {
         fmt_tape_record r;
@@ -162,6 +190,7 @@ static err_code apply_insert(rpl_forced *f, int32_t round, int32_t slot, err *e)
     int64_t rows = vector_length(f, round, slot, "pos"), width = f->config.head_dim, window = f->config.window;
     ring_state *ring;
     TRY(add_ring(f, slot, &ring, e));
+    if (rpl_forced_lost(f, round, slot, "pos")) ring->missing = UINT32_MAX; /* nobody knows where its rows belong */
     if (rows == 0) return ERR_OK;
     TRY(get_vector(f, round, slot, "pos", rows, &f->scratch[0], e));
     const int32_t *pos = f->scratch[0].tensor.data;
@@ -223,7 +252,8 @@ static err_code apply_windows(rpl_forced *f, int32_t round, err *e)
 {
     int32_t slots[ENG_BATCH_MAX], pos[ENG_BATCH_MAX];
     int64_t n = vector_length(f, round, FMT_TAPE_NO_SLOT, "draft.slots");
-    if (n < 1 || n > ENG_BATCH_MAX) return ERR_OK; /* reading the draft's inputs says what is wrong with it */
+    if (n < 1 || n > ENG_BATCH_MAX || rpl_forced_lost(f, round, FMT_TAPE_NO_SLOT, "draft.pos"))
+        return ERR_OK; /* reading the draft's inputs says what is wrong with it */
     TRY(get_vector(f, round, FMT_TAPE_NO_SLOT, "draft.slots", n, &f->scratch[0], e));
     memcpy(slots, f->scratch[0].tensor.data, (size_t)n * sizeof *slots);
     TRY(get_vector(f, round, FMT_TAPE_NO_SLOT, "draft.pos", n, &f->scratch[0], e));
@@ -495,21 +525,22 @@ static err_code load_windows(step_run *s, const int32_t *slots, const int32_t *p
 static err_code read_draft_inputs(rpl_forced *f, int32_t round, int32_t in[3][ENG_BATCH_MAX], int32_t *batch,
                                   int32_t *n_out, err *e)
 {
-    static const char *const NAME[3] = { "draft.slots", "draft.anchor", "draft.pos" };
+    static const char *const NAME[4] = { "draft.slots", "draft.anchor", "draft.pos", "draft.n_out" };
     const int32_t limit[3] = { INT32_MAX, f->config.vocab, INT32_MAX - ENG_BLOCK_MAX };
     int64_t n = vector_length(f, round, FMT_TAPE_NO_SLOT, NAME[0]);
     *batch = 0;
-    if (n == 0) return ERR_OK;
+    for (int i = 0; i < 4; i++)
+        if (n == 0 || rpl_forced_lost(f, round, FMT_TAPE_NO_SLOT, NAME[i])) return ERR_OK;
     if (n > ENG_BATCH_MAX) return bad_value(f, round, NAME[0], "more than 4 slots", "1 to 4", e);
     for (int i = 0; i < 3; i++) {
         TRY(get_vector(f, round, FMT_TAPE_NO_SLOT, NAME[i], n, &f->scratch[0], e));
         memcpy(in[i], f->scratch[0].tensor.data, (size_t)n * sizeof **in);
         TRY(check_range(f, round, NAME[i], in[i], n, limit[i], e));
     }
-    TRY(get_vector(f, round, FMT_TAPE_NO_SLOT, "draft.n_out", 1, &f->scratch[0], e));
+    TRY(get_vector(f, round, FMT_TAPE_NO_SLOT, NAME[3], 1, &f->scratch[0], e));
     *n_out = *(const int32_t *)f->scratch[0].tensor.data;
-    TRY(check_range(f, round, "draft.n_out", n_out, 1, f->config.block + 1, e));
-    if (*n_out == 0) return bad_value(f, round, "draft.n_out", "0", "1 or more", e);
+    TRY(check_range(f, round, NAME[3], n_out, 1, f->config.block + 1, e));
+    if (*n_out == 0) return bad_value(f, round, NAME[3], "0", "1 or more", e);
     *batch = (int32_t)n;
     return ERR_OK;
 }
@@ -634,6 +665,7 @@ void rpl_forced_close(rpl_forced *f)
     if (!f) return;
     for (int32_t i = 0; f->kept && i < rpl_ordered_rounds(f->ordered); i++) free(f->kept[i].value);
     free(f->kept);
+    free(f->lost);
     for (int step = 0; step < N_STEPS; step++) {
         close_bench(&f->bench[step]);
         for (int32_t v = 0; v < f->n_values[step]; v++) cap_value_fini(&f->value[step][v]);

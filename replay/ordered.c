@@ -43,17 +43,27 @@ static void add_others(rpl_ordered *o, const cap_names *a, const cap_names *b)
     }
 }
 
+/* Most rounds are written in this order. */
+static void sort(cap_name *name, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        if (compare(&name[i - 1], &name[i]) > 0) {
+            qsort(name, n, sizeof *name, compare);
+            return;
+        }
+}
+
 /* Rounds are mostly written one after the other: then each is sorted by itself, else everything at once. */
 static void sort_rounds(rpl_ordered *o)
 {
     bool apart = true;
     for (size_t i = 1; i < o->count && apart; i++) apart = o->name[i - 1].round <= o->name[i].round;
-    if (!apart) qsort(o->name, o->count, sizeof *o->name, compare);
+    if (!apart) sort(o->name, o->count);
     for (size_t i = 0; i < o->count; i++)
         if (i == 0 || o->name[i].round != o->name[i - 1].round) o->first[o->n_rounds++] = i;
     o->first[o->n_rounds] = o->count;
     for (int32_t r = 0; r < o->n_rounds && apart; r++)
-        qsort(o->name + o->first[r], o->first[r + 1] - o->first[r], sizeof *o->name, compare);
+        sort(o->name + o->first[r], o->first[r + 1] - o->first[r]);
 }
 
 err_code rpl_ordered_make(const cap_names *a, const cap_names *b, rpl_ordered **out, err *e)

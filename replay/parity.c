@@ -81,13 +81,6 @@ static err_code run_again(const rpl_parity_options *o, rpl_column *c, rpl_runner
     return ERR_OK;
 }
 
-static int32_t wanted_before(const rpl_parity_options *o, int32_t index)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < index; i++) n += !o->only || o->only[i];
-    return n;
-}
-
 static err_code run_column(const rpl_parity *p, const fmt_tape *t, const eng_weights *w, const rpl_parity_options *o,
                            rpl_column *c, err *e)
 {
@@ -97,7 +90,7 @@ static err_code run_column(const rpl_parity *p, const fmt_tape *t, const eng_wei
     TRY(rpl_trace_init(&c->trace, p->layout, e));
     TRY(rpl_runner_open(t, w, p->layout, &c->o, true, o->quiet, &r, e));
     err_code rc = rpl_runner_run(r, &c->trace, NULL, e);
-    c->n_rounds = wanted_before(o, rpl_runner_done(r));
+    c->n_rounds = rpl_layout_chosen(p->layout, rpl_runner_done(r));
     c->n_runs = 1;
     if (rc == ERR_OK) rc = rpl_trace_init(&again, p->layout, e);
     if (rc == ERR_OK) rc = run_again(o, c, r, &again, e);
@@ -230,11 +223,12 @@ err_code rpl_parity_run(const fmt_tape *t, const eng_weights *w, const rpl_parit
     TRY(rpl_layout_make(t, eng_weights_config(w), o->only, &p->layout, e));
     p->n_rows = rpl_layout_count(p->layout);
     p->n_rounds_all = rpl_layout_rounds(p->layout);
-    p->n_rounds = p->n_rounds_wanted = wanted_before(o, p->n_rounds_all);
+    p->n_rounds = p->n_rounds_wanted = rpl_layout_chosen(p->layout, p->n_rounds_all);
     p->reference = choose_reference(p);
     p->state = mem_alloc((size_t)p->n_rows + 1, (size_t)p->n_columns);
     if (!p->state) return err_set(e, ERR_NOMEM, "parity: no memory for %lld values", (long long)p->n_rows);
     if (p->n_rows) TRY(run_columns(p, t, w, o, e)); /* an empty part needs no run */
+    for (int32_t c = 0; c < p->n_columns; c++) p->damaged = p->damaged || p->column[c].trace.damaged;
     compare_columns(p);
     TRY(rpl_parity_judge(p, t, w, o, e));
     count_states(p);
@@ -267,5 +261,5 @@ const char *rpl_parity_verdict(const rpl_parity *p)
         if (c->n_unstable || c->n_ranks_differ || c->n_poisoned || c->n[RPL_PARITY_DIFFERS]) return "FAIL";
         incomplete = incomplete || c->n[RPL_PARITY_UNJUDGED] > 0 || c->n[RPL_PARITY_ABSENT] == p->n_rows;
     }
-    return p->interrupted ? NULL : incomplete ? "INCOMPLETE" : "PASS";
+    return p->interrupted || p->damaged ? NULL : incomplete ? "INCOMPLETE" : "PASS";
 }

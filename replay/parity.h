@@ -52,7 +52,7 @@ typedef struct rpl_parity_options {
     int32_t n_columns;
     int32_t repeat;             /* runs of each column, 1 or more */
     bool poison;                /* also run with poison (engine/poison.h) */
-    const bool *only;           /* [rounds of the tape]; NULL: all */
+    const bool *only;           /* [rounds of the tape, as fmt_tape_rounds has them]; NULL: all */
     rpl_bound bound;
     int32_t threads;
     bool quiet;
@@ -64,6 +64,7 @@ typedef struct rpl_parity {
     int32_t n_columns, reference; /* mirror64, else mirror, else the first column that runs */
     int32_t n_rounds, n_rounds_wanted, n_rounds_all; /* that every column ran; that were to be; of all parts */
     bool interrupted;
+    bool damaged;               /* values of the tape that were wanted cannot be read */
     int64_t n_rows;
     uint8_t *state;             /* [n_rows * n_columns] rpl_parity_state */
     rpl_pair pair[RPL_COLUMNS_MAX * 2];
@@ -82,8 +83,9 @@ bool rpl_runs_small(const eng_weights *w);
 void rpl_column_name(const eng_options *o, char name[RPL_COLUMN_NAME]);
 
 /* Runs, compares, judges. After an interrupt (base/interrupt.h) what is left is not run, and nothing more is judged. p is
- * zeroed; rpl_parity_fini is right for it whatever happened (it also frees what was filled of the columns). t and w are borrowed by the call. ERR_INPUT as rpl_feed_open; ERR_DEVICE, ERR_NOMEM, ERR_IO (room for the
- * rounds to be judged, in the folder for temporary files). */
+ * zeroed; rpl_parity_fini is right for it whatever happened (it also frees what was filled of the columns). t and w are
+ * borrowed by the call. ERR_INPUT as rpl_feed_open; ERR_DEVICE, ERR_NOMEM, ERR_IO (room for the rounds to be judged, in the
+ * folder for temporary files). */
 MUST_USE err_code rpl_parity_run(const fmt_tape *t, const eng_weights *w, const rpl_parity_options *o, rpl_parity *p,
                                  err *e);
 void rpl_parity_fini(rpl_parity *p);
@@ -94,8 +96,8 @@ rpl_parity_state rpl_parity_at(const rpl_parity *p, int64_t row, int32_t column)
 enum { RPL_PATTERN_TEXT = 400 };
 const char *rpl_parity_pattern(const rpl_parity *p, int64_t row, char buf[RPL_PATTERN_TEXT]);
 /* "PASS"; "FAIL": a pair, an unstable value, ranks, poison, or a value that no order of sums explains; "INCOMPLETE":
- * nothing of this, but values that could not be judged, or a column of which nothing was compared. Interrupted: NULL
- * without a failure. */
+ * nothing of this, but values that could not be judged, or a column of which nothing was compared. Interrupted or
+ * damaged: NULL without a failure. */
 const char *rpl_parity_verdict(const rpl_parity *p);
 
 /* ---- output ---- */

@@ -192,6 +192,7 @@ static err_code judge_tape(judging *j, int32_t c, const fmt_tape *t, err *e)
     if (!rounds) return err_set(e, ERR_NOMEM, "parity: no memory for the rounds to judge");
     const rpl_certify_job job = { .rounds = rounds, .n = n };
     err_code rc = rpl_certify_tape(t, j->weights, &o, &job, &cert, e);
+    j->p->damaged = j->p->damaged || cert.damaged;
     if (rc == ERR_OK && !cert.interrupted) { /* a round that was left out has no verdict to take */
         take_verdicts(j, c, &cert);
         take_origins(j, c, &cert);

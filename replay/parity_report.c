@@ -11,7 +11,7 @@ enum { FEW = 12 }; /* lines of a kind unless all are wanted */
 /* One name over all rounds. */
 typedef struct name_sum {
     const char *name, *op;
-    int64_t n, n_differ, first;          /* rows; first that differs, -1: none */
+    int64_t n, n_differ, first;          /* rows; first that differs, one that is no legal flip if there is one; -1: none */
     char mark[RPL_COLUMNS_MAX + 1];      /* worst of each column */
 } name_sum;
 
@@ -33,6 +33,14 @@ static bool row_differs(const rpl_parity *p, int64_t row)
 {
     char text[RPL_PATTERN_TEXT];
     return rpl_parity_pattern(p, row, text)[0] != 0;
+}
+
+/* Some column differs illegally, or from itself. */
+static bool is_wrong(const rpl_parity *p, int64_t row)
+{
+    for (int32_t c = 0; c < p->n_columns; c++)
+        if (strchr("X!", mark_of(p, row, c))) return true;
+    return false;
 }
 
 /* Names in program order. NULL: no memory. */
@@ -60,21 +68,20 @@ static name_sum *sum_names(const rpl_parity *p, int32_t *n)
         for (int32_t c = 0; c < p->n_columns; c++)
             if (is_worse(mark_of(p, i, c), s->mark[c])) s->mark[c] = mark_of(p, i, c);
         if (!row_differs(p, i)) continue;
-        if (s->n_differ++ == 0) s->first = i;
+        if (s->n_differ++ == 0 || (is_wrong(p, i) && !is_wrong(p, s->first))) s->first = i;
     }
     if (!sum) sum = mem_alloc(1, sizeof *sum);
     return sum;
 }
 
-/* Where a column parts from the reference first, or from what it must equal. */
+static int64_t earlier(int64_t a, int64_t b) { return a < 0 || (b >= 0 && b < a) ? b : a; }
+
+/* Where a column is wrong first; of one that never is, where it parts from the reference first. -1: nowhere. */
 static int64_t first_of(const rpl_column *c)
 {
-    int64_t first = -1;
-    const int64_t at[] = { c->first_unstable, c->first_ranks_differ, c->first_poisoned, c->first[RPL_PARITY_FLIP],
-                           c->first[RPL_PARITY_DIFFERS], c->first[RPL_PARITY_UNJUDGED] };
-    for (size_t k = 0; k < COUNT_OF(at); k++)
-        if (at[k] >= 0 && (first < 0 || at[k] < first)) first = at[k];
-    return first;
+    int64_t wrong = earlier(earlier(c->first_unstable, c->first_ranks_differ),
+                            earlier(c->first_poisoned, c->first[RPL_PARITY_DIFFERS]));
+    return wrong >= 0 ? wrong : earlier(c->first[RPL_PARITY_FLIP], c->first[RPL_PARITY_UNJUDGED]);
 }
 
 /* ---- text ---- */
@@ -144,6 +151,7 @@ static void print_pairs(const rpl_parity *p)
         printf("bitwise    recorded against run again: no column is the recorded run\n");
 }
 
+/* Those with an X or ! first. */
 static void print_names(const rpl_parity *p, const name_sum *sum, int32_t n, bool all)
 {
     char text[RPL_PATTERN_TEXT], letters[RPL_COLUMNS_MAX + 1] = "";
@@ -156,9 +164,10 @@ static void print_names(const rpl_parity *p, const name_sum *sum, int32_t n, boo
     for (int32_t c = 0; c < p->n_columns; c++) letters[c] = (char)('A' + c % 26);
     printf("\n%-22s %s  %s  (= equal  ~ flip  X differs  ? unjudged  - absent  ! not itself)\n", "", letters,
            "values differ");
-    for (int32_t k = 0; k < n; k++) {
-        const name_sum *s = &sum[k];
-        if (s->n_differ == 0 || (!all && shown == FEW)) continue;
+    for (int32_t k = 0; k < 2 * n; k++) {
+        const name_sum *s = &sum[k % n];
+        bool wrong = strpbrk(s->mark, "X!") != NULL;
+        if (s->n_differ == 0 || wrong != (k < n) || (!all && shown == FEW)) continue;
         shown++;
         printf("%-22s %s  %6" PRId64 "/%-6" PRId64 "  round %d: %s\n", s->name, s->mark, s->n_differ, s->n,
                rpl_layout_at(p->layout, s->first)->round, rpl_parity_pattern(p, s->first, text));
@@ -202,9 +211,8 @@ static json_t *origin_json(const rpl_origin *o)
 {
     if (!o->op[0]) return json_null();
     return json_pack("{s:i, s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "round", o->round, "op", o->op, "value",
-                     o->output[0], "cause", o->cause,
-                     "rank", o->rank, "illegal", (json_int_t)o->n_illegal, "elements", (json_int_t)o->n, "got",
-                     fmt_json_real(o->worst.got), "exact", fmt_json_real(o->worst.exact), "bound",
+                     o->output[0], "cause", o->cause, "rank", o->rank, "illegal", (json_int_t)o->n_illegal, "elements",
+                     (json_int_t)o->n, "got", fmt_json_real(o->worst.got), "exact", fmt_json_real(o->worst.exact), "bound",
                      fmt_json_real(o->worst.bound));
 }
 
@@ -212,12 +220,11 @@ static json_t *column_json(const rpl_parity *p, int32_t k)
 {
     const rpl_column *c = &p->column[k];
     json_t *j = json_pack("{s:s, s:b, s:b, s:i, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "name", c->name, "tape", c->tape,
-                          "reference", k == p->reference, "runs", (int)c->n_runs, "unstable",
-                          (json_int_t)c->n_unstable, "ranks_differ",
-                          (json_int_t)c->n_ranks_differ, "poisoned", (json_int_t)c->n_poisoned, "first_unstable",
-                          row_json(p, c->first_unstable), "first_ranks_differ", row_json(p, c->first_ranks_differ),
-                          "first_poisoned", row_json(p, c->first_poisoned), "first", row_json(p, first_of(c)), "origin",
-                          origin_json(&c->origin));
+                          "reference", k == p->reference, "runs", (int)c->n_runs, "unstable", (json_int_t)c->n_unstable,
+                          "ranks_differ", (json_int_t)c->n_ranks_differ, "poisoned", (json_int_t)c->n_poisoned,
+                          "first_unstable", row_json(p, c->first_unstable), "first_ranks_differ",
+                          row_json(p, c->first_ranks_differ), "first_poisoned", row_json(p, c->first_poisoned), "first",
+                          row_json(p, first_of(c)), "origin", origin_json(&c->origin));
     for (int s = 0; j && s < RPL_PARITY_STATES; s++)
         json_object_set_new(j, rpl_parity_state_name((rpl_parity_state)s), json_integer((json_int_t)c->n[s]));
     return j;
@@ -257,8 +264,7 @@ json_t *rpl_parity_json(const rpl_parity_report *r)
                           "parity", "verdict", verdict_of(r), "tape", fmt_tape_path(r->tape), "rounds", p->n_rounds,
                           "values", (json_int_t)p->n_rows, "values_differ", (json_int_t)p->n_differ, "judged", p->n_judged,
                           "repeat", r->repeat, "recorded_run", p->recorded_run, "columns", columns, "bitwise", pairs,
-                          "names",
-                          names_json(p, sum, n), "seconds", r->seconds);
+                          "names", names_json(p, sum, n), "seconds", r->seconds);
     free(sum);
     return rpl_source_json(rpl_coverage_json(&r->coverage, j), r->tape);
 }

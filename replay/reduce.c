@@ -59,7 +59,7 @@ err_code rpl_bundle_write(rpl_bundle *b, const char *name, const void *head, siz
     TRY(make_folders(b, name, e));
     snprintf(path, sizeof path, "%s/%s", b->path, name);
     TRY(outfile_open(path, &f, e));
-    outfile_write(f, head, head_bytes);
+    if (head_bytes) outfile_write(f, head, head_bytes);
     outfile_write(f, body, body_bytes);
     b->bytes += head_bytes + body_bytes;
     return outfile_commit(f, e);
@@ -302,7 +302,7 @@ static err_code look(void *ctx, const rpl_forced_value *v, err *e)
 
 /* ---- the other files ---- */
 
-static err_code write_text(rpl_bundle *b, const char *name, char *text, err *e)
+static err_code write_text(rpl_bundle *b, const char *name, const char *text, err *e)
 {
     return rpl_bundle_write(b, name, NULL, 0, text, strlen(text), e);
 }
@@ -419,7 +419,7 @@ static err_code write_all(job *j, err *e)
     }
     b->test = NULL;
     TRY(write_test(j, e));
-    TRY(write_text(b, "Makefile", (char *)(uintptr_t)MAKEFILE, e));
+    TRY(write_text(b, "Makefile", MAKEFILE, e));
     TRY(write_readme(j, e));
     TRY(rpl_bundle_sources(b, e));
     if (rename(b->path, j->o->folder) != 0)
@@ -433,11 +433,17 @@ static err_code make_folder(job *j, err *e)
     rpl_bundle *b = &j->b;
     if (access(j->o->folder, F_OK) == 0)
         return err_set(e, ERR_ARG, "-o %s: is there, wanted a folder to make", j->o->folder);
-    int n = snprintf(b->path, sizeof b->path, "%s.part", j->o->folder);
+    size_t name = strlen(j->o->folder);
+    while (name > 1 && j->o->folder[name - 1] == '/') name--; /* "DIR/" is DIR */
+    if (name == 0) return err_set(e, ERR_ARG, "-o: found no name, wanted a folder to make");
+    int n = snprintf(b->path, sizeof b->path, "%.*s.part", (int)name, j->o->folder);
     if (n < 0 || (size_t)n >= sizeof b->path) return err_set(e, ERR_ARG, "-o: the name is too long");
     b->path_bytes = (size_t)n;
-    if (mkdir(b->path, 0777) != 0) return err_set(e, ERR_IO, "cannot create %s: %s", b->path, strerror(errno));
-    return ERR_OK;
+    if (mkdir(b->path, 0777) == 0) return ERR_OK;
+    if (errno == EEXIST)
+        return err_set(e, ERR_ARG, "%s is what a killed reduce left, or is being written: remove it, or name another "
+                       "folder", b->path);
+    return err_set(e, ERR_IO, "cannot create %s: %s", b->path, strerror(errno));
 }
 
 err_code rpl_reduce(const fmt_tape *t, const eng_weights *w, const rpl_reduce_options *o, rpl_reduced *out, err *e)

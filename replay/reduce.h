@@ -26,8 +26,8 @@ typedef struct rpl_reduced {
     uint64_t bytes;       /* of the folder */
 } rpl_reduced;
 
-/* Writes o->folder, under its name when it is whole. ERR_ARG: it is there; ERR_INPUT: no such round or op, or one that is a
- * copy alone (a ring write), or whose inputs are not on the tape; ERR_IO, ERR_NOMEM. */
+/* Writes o->folder, under its name when it is whole. ERR_ARG: it is there, or its .part; ERR_INPUT: no such round or op, or
+ * one that is a copy alone (a ring write), or whose inputs are not on the tape; ERR_IO, ERR_NOMEM. */
 MUST_USE err_code rpl_reduce(const fmt_tape *t, const eng_weights *w, const rpl_reduce_options *o, rpl_reduced *out,
                              err *e);
 

@@ -124,7 +124,8 @@ static err_code write_matrix(rpl_bundle *b, const char *name, const krn_weight *
 
 static const char *format_name(krn_wformat f)
 {
-    static const char *const NAMES[] = { "KRN_W_FP8", "KRN_W_FP4", "KRN_W_BF16", "KRN_W_F32" };
+    static const char *const NAMES[] = { [KRN_W_FP8] = "KRN_W_FP8", [KRN_W_FP4] = "KRN_W_FP4", [KRN_W_BF16] = "KRN_W_BF16",
+                                         [KRN_W_F32] = "KRN_W_F32" };
     return NAMES[f];
 }
 
@@ -285,6 +286,13 @@ static err_code put_topk(call *c, err *e)
     return ERR_OK;
 }
 
+static bool is_chosen(const int32_t *ids, int32_t picks, int32_t expert)
+{
+    for (int32_t k = 0; k < picks; k++)
+        if (ids[k] == expert) return true;
+    return false;
+}
+
 /* The weights of the experts that the rows chose, and no others. */
 static err_code put_experts(call *c, bool up, err *e)
 {
@@ -297,18 +305,13 @@ static err_code put_experts(call *c, bool up, err *e)
         weight_name(c, i, -1, kind);
         c_weight(kind, name);
         fprintf(c->f, "    const int32_t %s_of[] = { ", name);
-        for (int32_t ex = 0; ex < g->n_experts; ex++) {
-            bool chosen = false;
-            for (int32_t k = 0; k < picks; k++) chosen = chosen || ids[k] == ex;
-            if (chosen) fprintf(c->f, "%s%d", n++ ? ", " : "", ex);
-        }
+        for (int32_t ex = 0; ex < g->n_experts; ex++)
+            if (is_chosen(ids, picks, ex)) fprintf(c->f, "%s%d", n++ ? ", " : "", ex);
         fprintf(c->f, " };\n    const krn_weight %s[] = {\n", name);
         for (int32_t ex = 0; ex < g->n_experts; ex++) {
-            bool chosen = false;
             char file[64];
             const krn_weight *w = weight(c, i, ex);
-            for (int32_t k = 0; k < picks; k++) chosen = chosen || ids[k] == ex;
-            if (!chosen) continue;
+            if (!is_chosen(ids, picks, ex)) continue;
             weight_name(c, i, ex, file);
             TRY(write_matrix(c->b, file, w, e));
             fprintf(c->f, "        bundle_weight(\"%s\", %s, %d, %d),\n", file, format_name(w->format), w->n, w->k);
@@ -432,7 +435,8 @@ err_code rpl_bundle_calls(rpl_bundle *b, err *e)
             fmt_tensor t = rpl_bundle_slice(b, v, NULL);
             rpl_bundle_name(b, v, c.out[i]);
             /* What the tape holds of a value between two groups wins: the op's own result goes elsewhere. */
-            if (reads(b->group, v)) snprintf(c.out[i] + strlen(c.out[i]), 12, "_made");
+            size_t used = strlen(c.out[i]);
+            if (reads(b->group, v)) snprintf(c.out[i] + used, sizeof c.out[i] - used, "_made");
             fprintf(b->test, "    %s *%s = bundle_room(%" PRIu64 ");\n", c_type(t.dtype), c.out[i], fmt_tensor_bytes(&t));
         }
         TRY(put_op(&c, e));

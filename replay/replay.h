@@ -12,9 +12,9 @@ typedef struct rpl_replay_options {
     const cap_redact *redact; /* of a redacted tape: its key, or what cap_redact_inherit gives, and then nothing that reads
                                * the embedding is recorded. NULL: the tape is not redacted */
     const bool *only;    /* [rounds]: which rounds go on the new tape, which then is one of chosen rounds; NULL: all */
-    bool lean;           /* with only: before the last wanted round no draft is run but wanted ones, and no insert whose rows
-                          * that round does not read; what comes after it is not run. A tape of chosen rounds is run whole
-                          * all the same */
+    bool lean;           /* with only: before the last wanted round no draft is run but wanted ones, and no insert whose
+                          * rows that round does not read; what comes after it is not run. A tape of chosen rounds is run
+                          * whole all the same */
     bool quiet;
     rpl_replay_report *report; /* filled, also on error; NULL: not wanted */
 } rpl_replay_options;

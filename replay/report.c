@@ -21,9 +21,10 @@ const char *rpl_result_tape(const rpl_result *r, char *buf, size_t buf_bytes)
     json_t *item;
     buf[0] = 0;
     json_array_foreach((json_t *)source, i, item)
-        if (n < buf_bytes) n += (size_t)snprintf(buf + n, buf_bytes - n, "%s%s", i ? ", " : "", rpl_text(item, "tape"));
+        if (n < buf_bytes)
+            n += (size_t)snprintf(buf + n, buf_bytes - n, "%s%s", i ? ", " : "", fmt_json_text(item, "tape"));
     for (int k = 0; !buf[0] && k < 3; k++)
-        snprintf(buf, buf_bytes, "%s", rpl_text(r->json, (const char *[]){ "tape", "path", "model" }[k]));
+        snprintf(buf, buf_bytes, "%s", fmt_json_text(r->json, (const char *[]){ "tape", "path", "model" }[k]));
     return buf;
 }
 
@@ -35,7 +36,7 @@ const char *rpl_result_run(const rpl_result *r, char *buf, size_t buf_bytes)
     const char *last = "";
     buf[0] = 0;
     json_array_foreach((json_t *)source, i, item) {
-        const char *run = rpl_text(item, "run");
+        const char *run = fmt_json_text(item, "run");
         if (n < buf_bytes && strcmp(run, last) != 0)
             n += (size_t)snprintf(buf + n, buf_bytes - n, "%s%s", n ? " | " : "", run);
         last = run;
@@ -43,17 +44,21 @@ const char *rpl_result_run(const rpl_result *r, char *buf, size_t buf_bytes)
     return buf;
 }
 
+/* old (NULL: nothing yet) with more behind it, where it is not there yet; takes old. NULL: no memory. */
 static char *join(char *old, const char *more)
 {
     char *text = NULL;
+    size_t n = strlen(more);
     if (!old) return mem_strdup(more);
-    if (strstr(old, more)) return old;
+    for (const char *at = old; n && (at = strstr(at, more)) != NULL; at += n)
+        if ((at == old || at[-1] == ' ') && (at[n] == 0 || at[n] == ',')) return old;
     if (asprintf(&text, "%s, %s", old, more) < 0) text = NULL;
     free(old);
     return text;
 }
 
-err_code rpl_report_complain(rpl_report *r, err *e, const char *fmt, ...)
+/* Adds to r->error what is not there yet. */
+static __attribute__((format(printf, 3, 4))) err_code complain(rpl_report *r, err *e, const char *fmt, ...)
 {
     char *text = NULL;
     void *array = r->error;
@@ -114,6 +119,7 @@ static int64_t common(const json_t *a, const json_t *b)
     return 0;
 }
 
+/* Puts the numbers of b between those of a, both ascending. false: no memory. */
 static bool unite(json_t *a, const json_t *b)
 {
     size_t k, at;
@@ -134,7 +140,7 @@ static rpl_result *find(rpl_report *r, const char *key, int64_t n)
     return NULL;
 }
 
-/* Takes key. */
+/* The first part of a result. Takes key, whatever happens. */
 static err_code add_new(rpl_report *r, const rpl_analysis *a, const json_t *j, json_t *shard, char *key, const char *file,
                         err *e)
 {
@@ -153,6 +159,7 @@ static err_code add_new(rpl_report *r, const rpl_analysis *a, const json_t *j, j
     return ERR_OK;
 }
 
+/* Another part, which is named as an error where it is there already. */
 static err_code add_part(rpl_report *r, rpl_result *to, const json_t *j, const json_t *shard, const char *file,
                          const char *where, err *e)
 {
@@ -162,11 +169,13 @@ static err_code add_part(rpl_report *r, rpl_result *to, const json_t *j, const j
     int64_t n = rpl_count(ours, "n"), twice = common(have, theirs);
     rpl_result_tape(to, tape, sizeof tape);
     if (twice) {
-        r->n_twice = r->n_errors + 1; /* these come before any other: the others are named at the end */
-        if (n == 1) return rpl_report_complain(r, e, "%s %s is there twice: in %s and in %s", to->analysis->name, tape,
-                                               to->files, file);
-        return rpl_report_complain(r, e, "shard %" PRId64 " of %" PRId64 " of %s %s is there twice: in %s and in %s",
-                                   twice, n, to->analysis->name, tape, to->files, file);
+        if (n == 1)
+            TRY(complain(r, e, "%s %s is there twice: in %s and in %s", to->analysis->name, tape, to->files, file));
+        else
+            TRY(complain(r, e, "shard %" PRId64 " of %" PRId64 " of %s %s is there twice: in %s and in %s", twice, n,
+                         to->analysis->name, tape, to->files, file));
+        r->n_twice = r->n_errors; /* these come before any other: the others are named at the end */
+        return ERR_OK;
     }
     to->n_parts++;
     if (to->n_parts <= FILES_NAMED) to->files = join(to->files, to->n_parts < FILES_NAMED ? file : "...");
@@ -181,7 +190,7 @@ static err_code add_report_line(rpl_report *r, const json_t *j, err *e)
     json_t *text;
     json_array_foreach(json_object_get(j, "twice"), i, text)
         if (json_is_string(text)) {
-            TRY(rpl_report_complain(r, e, "%s", json_string_value(text)));
+            TRY(complain(r, e, "%s", json_string_value(text)));
             r->n_twice = r->n_errors;
         }
     return ERR_OK;
@@ -191,7 +200,7 @@ err_code rpl_report_add(rpl_report *r, const json_t *j, const char *file, const 
 {
     if (!json_is_object(j)) return err_set(e, ERR_INPUT, "%s: found no object, wanted a result (the --json of an analysis)",
                                            where);
-    const char *type = rpl_text(j, "type");
+    const char *type = fmt_json_text(j, "type");
     const rpl_analysis *a = rpl_analysis_find(type);
     if (rpl_count(j, "schema") != 1)
         return err_set(e, ERR_INPUT, "%s: found %s \"schema\", wanted 1", where,
@@ -248,6 +257,7 @@ static void missing_text(const json_t *shard, char *buf, size_t buf_bytes)
     }
 }
 
+/* Complains of the parts that x lacks. */
 static err_code name_missing(rpl_report *r, const rpl_result *x, err *e)
 {
     const json_t *shard = json_object_get(x->json, "shard");
@@ -255,11 +265,11 @@ static err_code name_missing(rpl_report *r, const rpl_result *x, err *e)
     int64_t n = rpl_count(shard, "n"), have = (int64_t)json_array_size(json_object_get(shard, "have"));
     if (have == n) return ERR_OK;
     missing_text(shard, list, sizeof list);
-    return rpl_report_complain(r, e, "%" PRId64 " of %" PRId64 " shards of %s %s %s missing: %s", n - have, n,
-                               x->analysis->name, rpl_result_tape(x, tape, sizeof tape), n - have == 1 ? "is" : "are",
-                               list);
+    return complain(r, e, "%" PRId64 " of %" PRId64 " shards of %s %s %s missing: %s", n - have, n, x->analysis->name,
+                    rpl_result_tape(x, tape, sizeof tape), n - have == 1 ? "is" : "are", list);
 }
 
+/* Order of verdicts, from good to bad; an unknown one is worse than all. */
 static int badness(const char *verdict)
 {
     static const char *const ORDER[] = { "DONE", "PASS", "WAIVED", "PARTIAL", "INCOMPLETE", "CONTROL-FAILS", "FAIL" };
@@ -297,12 +307,13 @@ static void judge_result(rpl_report *r, size_t k)
 err_code rpl_report_finish(rpl_report *r, struct rpl_waivers *w, const char *today, err *e)
 {
     r->waivers = w;
-    qsort(r->result, r->n_results, sizeof *r->result, compare_results);
+    if (r->n_results) qsort(r->result, r->n_results, sizeof *r->result, compare_results); /* no NULL, not even for none */
     for (size_t i = 0; i < r->n_results; i++) {
         rpl_result *x = &r->result[i];
         if (x->n_parts > 1) TRY(rpl_merge_derive(x->analysis, x->json, e));
         TRY(name_missing(r, x, e));
         x->verdict = rpl_result_verdict(x);
+        json_object_del(x->json, "waived"); /* certify's, by the waivers that it was given */
         bool said = x->n_parts > 1 || !rpl_result_has_all(x->json);
         const char *verdict = strcmp(x->verdict, "DONE") == 0 ? "PASS" : x->verdict;
         if (said && json_object_set_new(x->json, "verdict", json_string(verdict)) != 0) return no_memory(e);

@@ -44,13 +44,14 @@ typedef struct rpl_report {
     rpl_result *result;        /* after finish: by analysis, tape, key */
     rpl_issue *issue;          /* after finish: by result, origins first */
     char **error;              /* "2 of 4 shards of certify a.tape are missing: 2, 4" */
-    size_t n_results, n_issues, n_errors, n_files, capacity[3];
+    size_t n_results, n_issues, n_errors, n_files, capacity[3]; /* capacity: of result, issue, error */
     size_t n_twice;            /* the first so many errors: results that are there twice, of which the first counts */
     const struct rpl_waivers *waivers; /* borrowed; NULL: none */
     const char *verdict;       /* the worst */
 } rpl_report;
 
-/* Reads a file of results, one object or several, or every *.json of a folder. *r is zeroed before the first.
+/* Reads a file of results, one object or several, or every *.json of a folder, where the --json of attribute and reduce is
+ * passed over with a line on stderr. *r is zeroed before the first.
  * ERR_INPUT: not there, a folder without results, an unknown or incomplete result; ERR_FORMAT: no JSON. */
 MUST_USE err_code rpl_report_read(rpl_report *r, const char *path, err *e);
 /* Adds one object; where ("a.json: line 3") is for messages. j stays the caller's. ERR_INPUT as above. */
@@ -75,8 +76,11 @@ MUST_USE err_code rpl_report_json(const rpl_report *r, FILE *out, err *e);
 void rpl_report_junit(const rpl_report *r, FILE *out); /* one testsuite a result, one testcase an op or a gate */
 void rpl_report_html(const rpl_report *r, FILE *out);  /* needs no network and no script */
 
-/* s as XML text or attribute value: & < > " ' as entities, characters that XML forbids as "?". */
+/* s as XML text or attribute value: & < > " ' as entities; characters that XML forbids, and bytes that are of no whole
+ * character of UTF-8, as where a text was cut, as "?". */
 void rpl_escape(const char *s, FILE *out);
+/* Bytes of the UTF-8 character at s; 0: none begins there. The byte that ends a text is a character of 1. */
+size_t rpl_utf8_bytes(const char *s);
 
 /* For an analysis that takes --waivers itself: judges its one result (a part of --shard stands for itself) with waivers,
  * prints on out (NULL: nothing) the issues that they speak about and those that match nothing, and sets
@@ -85,11 +89,11 @@ MUST_USE err_code rpl_report_waive(const json_t *result, struct rpl_waivers *w, 
 
 /* ---- between the report's files ---- */
 void rpl_report_waived_text(const rpl_report *r, FILE *out); /* the issues that waivers speak about, unused waivers */
-MUST_USE err_code rpl_issues_add(rpl_report *r, int32_t result, err *e); /* of one result */
+MUST_USE err_code rpl_issues_add(rpl_report *r, int32_t result, err *e); /* of one result; ERR_NOMEM */
+const char *rpl_issue_kind_text(rpl_issue_kind kind);                    /* "origin" "finding" "inherited" */
 const char *rpl_result_verdict(const rpl_result *r);                     /* from the merged sums alone */
-MUST_USE err_code rpl_report_complain(rpl_report *r, err *e, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Members of JSON that may lack them: NULL, "", NaN and 0 then; a real may be "nan" "inf" "-inf". */
-const char *rpl_text(const json_t *j, const char *key);
+/* Members of JSON that may lack them, NaN and 0 then, of files that may hold anything. A real may be "nan" "inf" "-inf". A
+ * count is cut to 2^53 either way, up to where every reader of JSON is exact: sums of a few cannot overflow. */
 double rpl_real(const json_t *j, const char *key);
 int64_t rpl_count(const json_t *j, const char *key);
 double rpl_json_number(const json_t *v);

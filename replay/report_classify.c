@@ -43,15 +43,15 @@ static void read_flag(const json_t *j, rpl_flag *f)
     *f = (rpl_flag){ .tape = whole(j, "tape"), .round = whole(j, "round"), .slot = whole(j, "slot"),
                      .position = whole(j, "position"), .row = whole(j, "row"), .n = rpl_count(j, "n"),
                      .got = rpl_real(j, "got"), .wanted = rpl_real(j, "wanted") };
-    snprintf(f->value, sizeof f->value, "%s", rpl_text(j, "value"));
+    snprintf(f->value, sizeof f->value, "%s", fmt_json_text(j, "value"));
     for (int k = 0; k < RPL_FLAG_COUNT; k++)
-        if (strcmp(rpl_flag_text((rpl_flag_kind)k), rpl_text(j, "kind")) == 0) f->kind = (rpl_flag_kind)k;
+        if (strcmp(rpl_flag_text((rpl_flag_kind)k), fmt_json_text(j, "kind")) == 0) f->kind = (rpl_flag_kind)k;
 }
 
 static void read_token(const json_t *j, rpl_token *t)
 {
     *t = (rpl_token){ .tape = whole(j, "tape"), .round = whole(j, "round"), .slot = whole(j, "slot"),
-                      .i = whole(j, "position"), .control = strcmp(rpl_text(j, "side"), "control") == 0,
+                      .i = whole(j, "position"), .control = strcmp(fmt_json_text(j, "side"), "control") == 0,
                       .token = whole(j, "token"), .mirror = whole(j, "mirror"), .margin = rpl_real(j, "margin"),
                       .noise = rpl_real(j, "noise") };
 }
@@ -69,7 +69,7 @@ static void read_counts(const json_t *j, rpl_classification *c)
     c->certificate = (rpl_verdict){ .n = rpl_count(v, "elements"), .n_equal = rpl_count(v, "equal"),
                                     .n_flip = rpl_count(v, "flip"), .n_illegal = rpl_count(v, "illegal"),
                                     .n_unjudged = rpl_count(v, "not_judged") };
-    snprintf(c->first_illegal, sizeof c->first_illegal, "%s", rpl_text(v, "first_illegal"));
+    snprintf(c->first_illegal, sizeof c->first_illegal, "%s", fmt_json_text(v, "first_illegal"));
     c->has_control = json_is_string(json_object_get(j, "control"));
     c->n_stages = (int32_t)json_array_size(json_object_get(json_object_get(j, "worker"), "excess"));
     if (c->n_stages > ENG_STAGES_MAX) c->n_stages = ENG_STAGES_MAX;

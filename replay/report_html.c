@@ -63,10 +63,9 @@ static void put_list(const char *title, char *const *text, size_t n, FILE *out)
 
 static void put_issue(const rpl_report *r, const rpl_issue *s, FILE *out)
 {
-    static const char *const KINDS[] = { "origin", "finding", "inherited" };
     fprintf(out, "<tr><td><span class=\"v %s\">%s</span></td><td class=\"n\">",
             s->waiver >= 0 ? "open" : s->kind == RPL_ISSUE_INHERITED ? "none" : "bad",
-            s->waiver >= 0 ? "WAIVED" : KINDS[s->kind]);
+            s->waiver >= 0 ? "WAIVED" : rpl_issue_kind_text(s->kind));
     if (s->round >= 0) fprintf(out, "%" PRId64, s->round);
     fputs("</td><td><code>", out);
     rpl_escape(s->op, out);

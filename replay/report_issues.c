@@ -2,8 +2,16 @@
 #include "replay/report.h"
 
 #include "base/mem.h"
+#include "replay/scorecard.h"
 
 #include <math.h>
+
+const char *rpl_issue_kind_text(rpl_issue_kind kind)
+{
+    static const char *const TEXT[] = { [RPL_ISSUE_ORIGIN] = "origin", [RPL_ISSUE_OTHER] = "finding",
+                                        [RPL_ISSUE_INHERITED] = "inherited" };
+    return TEXT[kind];
+}
 
 static err_code add(rpl_report *r, const rpl_issue *s, err *e)
 {
@@ -51,11 +59,11 @@ static err_code add_origins(rpl_report *r, int32_t result, const json_t *list, r
     json_array_foreach((json_t *)list, i, o) {
         char follows[64];
         const json_t *worst = json_object_get(o, "worst");
-        snprintf(follows, sizeof follows, "follows from %s", rpl_text(o, "from"));
-        rpl_issue s = issue_of(result, kind, rpl_text(worst, "value"), rpl_text(o, "op"),
+        snprintf(follows, sizeof follows, "follows from %s", fmt_json_text(o, "from"));
+        rpl_issue s = issue_of(result, kind, fmt_json_text(worst, "value"), fmt_json_text(o, "op"),
                                kind == RPL_ISSUE_INHERITED ? follows
                                : json_is_true(json_object_get(o, "ranks_differ")) ? "rank disagreement: the copies differ"
-                                                                                  : rpl_text(o, "cause"));
+                                                                                  : fmt_json_text(o, "cause"));
         if (json_array_size(json_object_get(o, "outputs")))
             outputs_text(json_object_get(o, "outputs"), s.value, sizeof s.value);
         s.round = rpl_count(o, "round");
@@ -73,7 +81,7 @@ static err_code add_certificate(rpl_report *r, int32_t result, const json_t *j, 
     json_t *n;
     TRY(add_origins(r, result, json_object_get(j, "origins"), RPL_ISSUE_ORIGIN, e));
     json_array_foreach(json_object_get(j, "findings"), i, n) {
-        rpl_issue s = issue_of(result, RPL_ISSUE_OTHER, rpl_text(n, "value"), "", rpl_text(n, "why"));
+        rpl_issue s = issue_of(result, RPL_ISSUE_OTHER, fmt_json_text(n, "value"), "", fmt_json_text(n, "why"));
         s.round = rpl_count(n, "first_round");
         s.n = rpl_count(n, "values");
         TRY(add(r, &s, e));
@@ -90,8 +98,8 @@ static err_code add_column(rpl_report *r, int32_t result, const json_t *column, 
     if (rpl_count(column, key) == 0) return ERR_OK;
     snprintf(first_key, sizeof first_key, "first_%s", key);
     const json_t *first = json_object_get(column, first_key);
-    snprintf(text, sizeof text, "%s (%s)", cause, rpl_text(column, "name"));
-    rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, rpl_text(first, "value"), rpl_text(first, "op"), text);
+    snprintf(text, sizeof text, "%s (%s)", cause, fmt_json_text(column, "name"));
+    rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, fmt_json_text(first, "value"), fmt_json_text(first, "op"), text);
     s.round = round_of(first);
     s.n = rpl_count(column, key);
     return add(r, &s, e);
@@ -102,10 +110,10 @@ static err_code add_parity_origin(rpl_report *r, int32_t result, const json_t *c
     char text[200];
     const json_t *o = json_object_get(column, "origin");
     if (rpl_count(column, "differs") == 0) return ERR_OK;
-    snprintf(text, sizeof text, "no order of sums gives it (%s)", rpl_text(column, "name"));
-    const char *value = rpl_text(o, "value");
-    rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, value[0] ? value : rpl_text(json_object_get(column, "first"), "value"),
-                           rpl_text(o, "op"), text);
+    snprintf(text, sizeof text, "no order of sums gives it (%s)", fmt_json_text(column, "name"));
+    const char *value = fmt_json_text(o, "value");
+    if (!value[0]) value = fmt_json_text(json_object_get(column, "first"), "value");
+    rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, value, fmt_json_text(o, "op"), text);
     double got = rpl_real(o, "got"), exact = rpl_real(o, "exact"), bound = rpl_real(o, "bound");
     s.round = round_of(o);
     s.ratio = bound > 0 && !isnan(got - exact) ? fabs(got - exact) / bound : INFINITY;
@@ -127,15 +135,15 @@ static err_code add_parity(rpl_report *r, int32_t result, const json_t *j, err *
         char text[200];
         const json_t *first = json_object_get(o, "first");
         if (rpl_count(o, "differ") == 0) continue;
-        snprintf(text, sizeof text, "%s: %s, %s", rpl_text(o, "why"), rpl_text(o, "a"), rpl_text(o, "b"));
-        rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, rpl_text(first, "value"), rpl_text(first, "op"), text);
+        snprintf(text, sizeof text, "%s: %s, %s", fmt_json_text(o, "why"), fmt_json_text(o, "a"), fmt_json_text(o, "b"));
+        rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, fmt_json_text(first, "value"), fmt_json_text(first, "op"), text);
         s.round = round_of(first);
         s.n = rpl_count(o, "differ");
         TRY(add(r, &s, e));
     }
     json_array_foreach(json_object_get(j, "columns"), i, o) {
         if (rpl_count(o, "unjudged") == 0) continue;
-        rpl_issue s = issue_of(result, RPL_ISSUE_OTHER, rpl_text(json_object_get(o, "first"), "value"), "",
+        rpl_issue s = issue_of(result, RPL_ISSUE_OTHER, fmt_json_text(json_object_get(o, "first"), "value"), "",
                                "differs, and could not be judged");
         s.round = round_of(json_object_get(o, "first"));
         s.n = rpl_count(o, "unjudged");
@@ -148,8 +156,8 @@ static err_code add_divergence(rpl_report *r, int32_t result, const json_t *j, e
 {
     char text[200];
     if (rpl_count(j, "round") < 0) return ERR_OK;
-    snprintf(text, sizeof text, "first divergence: %s, %s", rpl_text(j, "a"), rpl_text(j, "b"));
-    rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, rpl_text(j, "value"), rpl_text(j, "op"), text);
+    snprintf(text, sizeof text, "first divergence: %s, %s", fmt_json_text(j, "a"), fmt_json_text(j, "b"));
+    rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, fmt_json_text(j, "value"), fmt_json_text(j, "op"), text);
     s.round = rpl_count(j, "round");
     if (json_object_get(j, "values_differ")) s.n = rpl_count(j, "values_differ");
     return add(r, &s, e);
@@ -157,23 +165,25 @@ static err_code add_divergence(rpl_report *r, int32_t result, const json_t *j, e
 
 /* ---- diff ---- */
 
+/* Its lines that are issues: all but the inherited ones (origins), or these. */
 static err_code add_diff(rpl_report *r, int32_t result, const json_t *j, bool origins, err *e)
 {
     size_t i;
     json_t *line;
     json_array_foreach(json_object_get(j, "lines"), i, line) {
-        const char *type = rpl_text(line, "type"), *class = rpl_text(line, "class");
+        const char *type = fmt_json_text(line, "type"), *class = fmt_json_text(line, "class");
         bool value = strcmp(type, "value") == 0, inherited = strcmp(class, "inherited") == 0;
         const json_t *m = json_object_get(line, "metrics"), *findings = json_object_get(line, "findings");
-        bool differs = strcmp(rpl_text(line, "state"), "compared") != 0 || rpl_count(m, "differ");
+        bool differs = strcmp(fmt_json_text(line, "state"), "compared") != 0 || rpl_count(m, "differ");
         rpl_issue s = issue_of(result, inherited ? RPL_ISSUE_INHERITED : strcmp(class, "origin") == 0 ? RPL_ISSUE_ORIGIN
                                                                                                   : RPL_ISSUE_OTHER,
-                               rpl_text(line, "value"), rpl_text(line, "op"), class);
-        if (strcmp(type, "finding") == 0) snprintf(s.cause, sizeof s.cause, "%s", rpl_text(line, "finding"));
+                               fmt_json_text(line, "value"), fmt_json_text(line, "op"), class);
+        if (strcmp(type, "finding") == 0) snprintf(s.cause, sizeof s.cause, "%s", fmt_json_text(line, "finding"));
         else if (!value || (!differs && json_array_size(findings) == 0)) continue;
         else if (json_array_size(findings))
             snprintf(s.cause, sizeof s.cause, "%s", json_string_value(json_array_get(findings, 0)));
-        else if (strcmp(class, "none") == 0 || !class[0]) snprintf(s.cause, sizeof s.cause, "%s", rpl_text(line, "state"));
+        else if (strcmp(class, "none") == 0 || !class[0])
+            snprintf(s.cause, sizeof s.cause, "%s", fmt_json_text(line, "state"));
         if ((s.kind != RPL_ISSUE_INHERITED) != origins) continue;
         if (value) s.round = rpl_count(line, "round");
         if (m) s.n = rpl_count(m, "differ");
@@ -189,7 +199,7 @@ static err_code add_classification(rpl_report *r, int32_t result, const json_t *
     const char *key;
     json_t *gate;
     json_object_foreach(json_object_get(j, "gates"), key, gate) {
-        const char *verdict = rpl_text(gate, "verdict");
+        const char *verdict = fmt_json_text(gate, "verdict");
         if (strcmp(verdict, "PASS") == 0) continue;
         rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, key, "", verdict);
         s.ratio = rpl_real(gate, "figure");
@@ -198,7 +208,7 @@ static err_code add_classification(rpl_report *r, int32_t result, const json_t *
     }
     const json_t *v = json_object_get(j, "certificate");
     if (rpl_count(v, "illegal") == 0) return ERR_OK;
-    const char *first = rpl_text(v, "first_illegal"), *name = strrchr(first, ' ');
+    const char *first = fmt_json_text(v, "first_illegal"), *name = strrchr(first, ' ');
     rpl_issue s = issue_of(result, RPL_ISSUE_ORIGIN, name ? name + 1 : first, "", "certificate: no order of sums gives it");
     if (strncmp(first, "round ", 6) == 0) s.round = strtol(first + 6, NULL, 10);
     s.n = rpl_count(v, "illegal");
@@ -215,19 +225,20 @@ static err_code add_scorecard(rpl_report *r, int32_t result, const json_t *j, er
     int64_t detected = rpl_count(j, "detected");
     json_array_foreach(json_object_get(j, "arms"), i, o) {
         char text[200];
-        if (strcmp(rpl_text(o, "clean"), "PASS") == 0) continue;
-        snprintf(text, sizeof text, "false alarm: a clean run of %s is %s", rpl_text(o, "arm"), rpl_text(o, "clean"));
+        if (strcmp(fmt_json_text(o, "clean"), "PASS") == 0) continue;
+        snprintf(text, sizeof text, "false alarm: a clean run of %s is %s", fmt_json_text(o, "arm"),
+                 fmt_json_text(o, "clean"));
         rpl_issue s = issue_of(result, RPL_ISSUE_OTHER, "", "", text);
         TRY(add(r, &s, e));
     }
-    bool few = rpl_count(j, "right") * 100 < detected * 98;
+    bool few = !rpl_score_is_enough(rpl_count(j, "right"), detected);
     json_array_foreach(json_object_get(j, "plantings"), i, o) {
         char text[200];
-        bool missed = strcmp(rpl_text(o, "outcome"), "missed") == 0;
-        if (!missed && !(few && strcmp(rpl_text(o, "outcome"), "elsewhere") == 0)) continue;
+        bool missed = strcmp(fmt_json_text(o, "outcome"), "missed") == 0;
+        if (!missed && !(few && strcmp(fmt_json_text(o, "outcome"), "elsewhere") == 0)) continue;
         snprintf(text, sizeof text, "%s%s %s (%s)", missed ? "missed" : "named elsewhere: ",
-                 missed ? "" : rpl_text(o, "origin"), rpl_text(o, "kind"), rpl_text(o, "arm"));
-        rpl_issue s = issue_of(result, RPL_ISSUE_OTHER, rpl_text(o, "op"), rpl_text(o, "op"), text);
+                 missed ? "" : fmt_json_text(o, "origin"), fmt_json_text(o, "kind"), fmt_json_text(o, "arm"));
+        rpl_issue s = issue_of(result, RPL_ISSUE_OTHER, fmt_json_text(o, "op"), fmt_json_text(o, "op"), text);
         TRY(add(r, &s, e));
     }
     return ERR_OK;

@@ -1,20 +1,33 @@
 /* A report as JUnit XML: a testsuite a result, a testcase an op or a gate, and one for the verdict. */
 #include "replay/report.h"
 
+#include "base/mem.h"
 #include "replay/waiver.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* A character that XML 1.0 forbids, at *s: a control character, or U+FFFE and U+FFFF; *n is its bytes. */
+size_t rpl_utf8_bytes(const char *s)
+{
+    const unsigned char *u = (const unsigned char *)s, a = u[0];
+    size_t n = a < 0x80 ? 1 : a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((u[i] & 0xc0) != 0x80) return 0;
+    bool overlong = (a == 0xe0 && u[1] < 0xa0) || (a == 0xf0 && u[1] < 0x90);
+    bool outside = (a == 0xed && u[1] >= 0xa0) || (a == 0xf4 && u[1] >= 0x90); /* surrogates; beyond U+10FFFF */
+    return overlong || outside ? 0 : n;
+}
+
+/* A character that XML 1.0 forbids, or a byte of none, at *s; *n: its bytes. Forbidden are control characters, U+FFFE and
+ * U+FFFF. */
 static bool is_forbidden(const char *s, size_t *n)
 {
     const unsigned char *u = (const unsigned char *)s;
-    *n = 1;
-    if (u[0] < 32) return u[0] != '\t' && u[0] != '\n' && u[0] != '\r';
-    if (u[0] != 0xef || u[1] != 0xbf || (u[2] != 0xbe && u[2] != 0xbf)) return false;
-    *n = 3;
+    *n = rpl_utf8_bytes(s);
+    if (*n == 0) *n = 1;
+    else if (*n == 1) return u[0] < 32 && u[0] != '\t' && u[0] != '\n' && u[0] != '\r';
+    else return u[0] == 0xef && u[1] == 0xbf && u[2] >= 0xbe;
     return true;
 }
 
@@ -28,7 +41,7 @@ void rpl_escape(const char *s, FILE *out)
         else if (*s == '>') fputs("&gt;", out);
         else if (*s == '"') fputs("&quot;", out);
         else if (*s == '\'') fputs("&#39;", out);
-        else putc(*s, out);
+        else fwrite(s, 1, n, out);
     }
 }
 
@@ -44,7 +57,7 @@ static const case_list CASES[] = {
 
 static const case_list *cases_of(const rpl_result *x)
 {
-    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++)
+    for (size_t i = 0; i < COUNT_OF(CASES); i++)
         if (strcmp(CASES[i].type, x->analysis->type) == 0) return &CASES[i];
     return NULL;
 }
@@ -153,8 +166,8 @@ static void put_cases(const rpl_report *r, size_t result, counts *n, FILE *out)
     bool whole_name = strcmp(c->list, "runs") == 0; /* a run is named together with its windows */
     json_t *seen = json_object();
     json_array_foreach((json_t *)list, i, v) {
-        const char *name = rpl_text(v, c->name);
-        if (name[0] && (whole_name || is_new(seen, name))) put_case(r, result, rpl_text(v, c->class), name, n, out);
+        const char *name = fmt_json_text(v, c->name);
+        if (name[0] && (whole_name || is_new(seen, name))) put_case(r, result, fmt_json_text(v, c->class), name, n, out);
     }
     json_decref(seen);
 }

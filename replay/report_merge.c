@@ -7,12 +7,6 @@
 
 /* ---- members ---- */
 
-const char *rpl_text(const json_t *j, const char *key)
-{
-    const char *s = json_string_value(json_object_get(j, key));
-    return s ? s : "";
-}
-
 double rpl_json_number(const json_t *v)
 {
     const char *s = json_string_value(v);
@@ -22,7 +16,18 @@ double rpl_json_number(const json_t *v)
 
 double rpl_real(const json_t *j, const char *key) { return rpl_json_number(json_object_get(j, key)); }
 
-int64_t rpl_count(const json_t *j, const char *key) { return json_integer_value(json_object_get(j, key)); }
+static int64_t cut(json_int_t v)
+{
+    const json_int_t most = (json_int_t)1 << 53;
+    return v > most ? most : v < -most ? -most : v;
+}
+
+int64_t rpl_count(const json_t *j, const char *key) { return cut(json_integer_value(json_object_get(j, key))); }
+
+static json_t *sum_json(const json_t *a, const json_t *b)
+{
+    return json_integer(cut(cut(json_integer_value(a)) + cut(json_integer_value(b))));
+}
 
 static const rpl_field *find(const rpl_field *list, const char *name)
 {
@@ -229,17 +234,18 @@ static json_t *merge_sums(const json_t *a, const json_t *b)
 {
     json_t *out = json_array();
     size_t n = json_array_size(a) > json_array_size(b) ? json_array_size(a) : json_array_size(b);
-    for (size_t i = 0; i < n; i++) {
-        json_int_t sum = json_integer_value(json_array_get(a, i)) + json_integer_value(json_array_get(b, i));
-        json_array_append_new(out, json_integer(sum));
-    }
-    return out;
+    bool fine = out != NULL;
+    for (size_t i = 0; i < n && fine; i++)
+        fine = json_array_append_new(out, sum_json(json_array_get(a, i), json_array_get(b, i))) == 0;
+    if (fine) return out;
+    json_decref(out);
+    return NULL;
 }
 
 /* The round in "round 3 ..."; after every other where there is none. */
-static long round_of_text(const char *s)
+static int64_t round_of_text(const char *s)
 {
-    return strncmp(s, "round ", 6) == 0 ? strtol(s + 6, NULL, 10) : INT32_MAX;
+    return strncmp(s, "round ", 6) == 0 ? strtoll(s + 6, NULL, 10) : INT32_MAX;
 }
 
 static bool is_earlier(const json_t *part, const json_t *into)
@@ -254,12 +260,19 @@ static const char *label_text(const json_t *v)
     return s ? s : "";
 }
 
-/* A new value of the member of into; NULL: a borrowed one of the two will do, *keep_part says which. */
+/* Whether merge_value makes a value of this rule. */
+static bool is_made(rpl_rule rule)
+{
+    return rule == RPL_MERGE_SUM || rule == RPL_MERGE_SUMS || rule == RPL_MERGE_MARKS;
+}
+
+/* A new value of the member of into, NULL: no memory; or, of rules that make none, NULL, and *keep_part says which of the
+ * two stays. */
 static json_t *merge_value(const rpl_field *f, const json_t *a, const json_t *b, bool part_first, bool *keep_part)
 {
     *keep_part = false;
     switch (f->rule) {
-    case RPL_MERGE_SUM: return json_integer(json_integer_value(a) + json_integer_value(b));
+    case RPL_MERGE_SUM: return sum_json(a, b);
     case RPL_MERGE_MIN: *keep_part = json_integer_value(b) < json_integer_value(a); return NULL;
     case RPL_MERGE_MAX:
         *keep_part = rpl_json_number(b) > rpl_json_number(a) || (isnan(rpl_json_number(b)) && !isnan(rpl_json_number(a)));
@@ -290,7 +303,7 @@ static err_code merge_source(json_t *into, const json_t *part, const char *where
     json_t *item;
     json_array_foreach((json_t *)part, i, item) {
         json_t *to = json_array_get(into, i);
-        if (to && strcmp(rpl_text(item, "tape"), rpl_text(to, "tape")) < 0 &&
+        if (to && strcmp(fmt_json_text(item, "tape"), fmt_json_text(to, "tape")) < 0 &&
             json_object_set(to, "tape", json_object_get(item, "tape")) != 0)
             return no_memory(where, e);
     }
@@ -310,7 +323,7 @@ static err_code merge_field(const rpl_field *f, json_t *into, const json_t *part
     if (f->rule == RPL_MERGE_LIST) fine = merge_list(a, b, f->by);
     else {
         json_t *made = merge_value(f, a, b, part_first, &keep_part);
-        if (made) fine = json_object_set_new(into, f->name, made) == 0;
+        if (is_made(f->rule)) fine = json_object_set_new(into, f->name, made) == 0;
         else if (keep_part) fine = json_object_set_new(into, f->name, json_deep_copy(b)) == 0;
     }
     return fine ? ERR_OK : no_memory(where, e);

@@ -33,10 +33,11 @@ static const rpl_field OP[] = {
     { "sharpness", RPL_MERGE_KEYED, false, false, { "ulps" }, SHARPNESS }, END,
 };
 static const rpl_field CERTIFICATE[] = {
-    COMMON, COVERAGE, LABEL("tape"), KEY("bound"), KEY("injected"), SUM("elements"), SUM("equal"), SUM("flip"),
-    SUM("illegal"), SUM("values"), SUM("events"), SUM("unjudged"), SUM("values_not_judged"), LIST("origins", "round"),
-    LIST("inherited", "round"), KEYED("not_judged", NOTE, "value", "why"), KEYED("findings", NOTE, "value", "why"),
-    LIST("ties", "round"), KEYED("ops", OP, "value"), SUM("bytes"), MAX("seconds"), END,
+    COMMON, COVERAGE, LABEL("tape"), KEY("bound"), KEY("injected"), DERIVED("waived"), SUM("elements"),
+    SUM("equal"), SUM("flip"), SUM("illegal"), SUM("values"), SUM("events"), SUM("unjudged"), SUM("values_not_judged"),
+    LIST("origins", "round"), LIST("inherited", "round"), KEYED("not_judged", NOTE, "value", "why"),
+    KEYED("findings", NOTE, "value", "why"), LIST("ties", "round"), KEYED("ops", OP, "value"), SUM("bytes"),
+    MAX("seconds"), END,
 };
 
 /* ---- parity ---- */

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "replay/accept.h"
 #include "replay/report.h"
+#include "replay/scorecard.h"
 
 #include <math.h>
 
@@ -14,11 +15,12 @@ static int64_t control_of(const json_t *j, size_t i)
     const json_t *runs = json_object_get(j, "runs"), *run = json_array_get(runs, i);
     size_t k;
     json_t *other;
-    if (!rpl_text(run, "windows")[0]) return -1;
+    if (!fmt_json_text(run, "windows")[0]) return -1;
     json_array_foreach((json_t *)runs, k, other)
-        if (k != i && strcmp(rpl_text(other, "arm"), rpl_text(j, "control")) == 0 && !json_object_get(other, "missing") &&
-            strcmp(rpl_text(other, "windows"), rpl_text(run, "windows")) == 0)
-            return strcmp(rpl_text(run, "arm"), rpl_text(j, "control")) == 0 ? -1 : (int64_t)k;
+        if (k != i && strcmp(fmt_json_text(other, "arm"), fmt_json_text(j, "control")) == 0 &&
+            !json_object_get(other, "missing") &&
+            strcmp(fmt_json_text(other, "windows"), fmt_json_text(run, "windows")) == 0)
+            return strcmp(fmt_json_text(run, "arm"), fmt_json_text(j, "control")) == 0 ? -1 : (int64_t)k;
     return -1;
 }
 
@@ -50,7 +52,7 @@ static bool sum_run(const json_t *j, json_t *run, size_t i)
            set_mean(run, "p_target", &p) && set_mean(run, "p_target_versus_control", &p_versus);
 }
 
-err_code rpl_sum_acceptance(json_t *j, err *e)
+static err_code sum_acceptance(json_t *j, err *e)
 {
     size_t i;
     json_t *run;
@@ -94,8 +96,9 @@ static const char *scorecard_verdict(const json_t *j)
     size_t i;
     json_t *arm;
     json_array_foreach(json_object_get(j, "arms"), i, arm)
-        if (strcmp(rpl_text(arm, "clean"), "PASS") != 0) return "FAIL";
-    return rpl_count(j, "missed") == 0 && detected > 0 && rpl_count(j, "right") * 100 >= detected * 98 ? "PASS" : "FAIL";
+        if (strcmp(fmt_json_text(arm, "clean"), "PASS") != 0) return "FAIL";
+    bool passes = rpl_count(j, "missed") == 0 && detected > 0 && rpl_score_is_enough(rpl_count(j, "right"), detected);
+    return passes ? "PASS" : "FAIL";
 }
 
 /* NULL: as it says itself. */
@@ -119,7 +122,7 @@ bool rpl_result_has_all(const json_t *j)
 err_code rpl_merge_derive(const rpl_analysis *a, json_t *j, err *e)
 {
     if (is(a->type, "classification")) TRY(rpl_sum_classification(j, e));
-    if (is(a->type, "acceptance")) TRY(rpl_sum_acceptance(j, e));
+    if (is(a->type, "acceptance")) TRY(sum_acceptance(j, e));
     const char *verdict = summed_verdict(a->type, j);
     if (!verdict) return ERR_OK;
     return json_object_set_new(j, "verdict", json_string(verdict)) == 0
@@ -129,7 +132,7 @@ err_code rpl_merge_derive(const rpl_analysis *a, json_t *j, err *e)
 const char *rpl_result_verdict(const rpl_result *r)
 {
     const json_t *j = r->json;
-    const char *v = rpl_text(j, "verdict");
+    const char *v = fmt_json_text(j, "verdict");
     bool left_out = json_is_true(json_object_get(j, "partial")) || !rpl_result_has_all(j) ||
                     (json_object_get(j, "rounds_wanted") && rpl_count(j, "rounds") != rpl_count(j, "rounds_wanted"));
     if (is(r->analysis->type, "injection")) return "DONE";

@@ -1,6 +1,7 @@
 /* A report as text for people, and as JSON. */
 #include "replay/report.h"
 
+#include "base/mem.h"
 #include "replay/waiver.h"
 
 #include <inttypes.h>
@@ -61,8 +62,9 @@ static void accept_figures(const json_t *j, char *buf, size_t buf_bytes)
     json_array_foreach(json_object_get(j, "runs"), i, run) {
         const json_t *m = json_object_get(run, "accepted");
         if (!json_is_object(m) || n >= buf_bytes) continue;
-        n += (size_t)snprintf(buf + n, buf_bytes - n, " %s%s%s %.3f", rpl_text(run, "run"),
-                              rpl_text(run, "windows")[0] ? "/" : "", rpl_text(run, "windows"), rpl_real(m, "mean"));
+        n += (size_t)snprintf(buf + n, buf_bytes - n, " %s%s%s %.3f", fmt_json_text(run, "run"),
+                              fmt_json_text(run, "windows")[0] ? "/" : "", fmt_json_text(run, "windows"),
+                              rpl_real(m, "mean"));
     }
 }
 
@@ -78,8 +80,8 @@ const char *rpl_result_figures(const rpl_result *r, char *buf, size_t buf_bytes)
                  rpl_count(j, "illegal"));
     else if (strcmp(type, "parity") == 0) parity_figures(j, buf, buf_bytes);
     else if (strcmp(type, "first divergence") == 0)
-        snprintf(buf, buf_bytes, "%s against %s: round %" PRId64 " of %" PRId64, rpl_text(j, "b"), rpl_text(j, "a"),
-                 rpl_count(j, "round"), rpl_count(j, "rounds"));
+        snprintf(buf, buf_bytes, "%s against %s: round %" PRId64 " of %" PRId64, fmt_json_text(j, "b"),
+                 fmt_json_text(j, "a"), rpl_count(j, "round"), rpl_count(j, "rounds"));
     else if (strcmp(type, "diff") == 0)
         snprintf(buf, buf_bytes, "%" PRId64 " values in %" PRId64 " rounds: %" PRId64 " equal, %" PRId64 " differ; %" PRId64
                  " origins, %" PRId64 " inherited", rpl_count(j, "compared"), rpl_count(j, "rounds"), rpl_count(j, "equal"),
@@ -92,8 +94,9 @@ const char *rpl_result_figures(const rpl_result *r, char *buf, size_t buf_bytes)
                  PRId64 " admissible", rpl_count(j, "planted"), rpl_count(j, "detected"), rpl_count(j, "right"),
                  rpl_count(j, "missed"), rpl_count(j, "admissible"));
     else if (strcmp(type, "injection") == 0)
-        snprintf(buf, buf_bytes, "%s at %s: %" PRId64 " elements changed", rpl_text(json_object_get(j, "injected"), "kind"),
-                 rpl_text(json_object_get(j, "injected"), "op"), rpl_count(j, "changed"));
+        snprintf(buf, buf_bytes, "%s at %s: %" PRId64 " elements changed",
+                 fmt_json_text(json_object_get(j, "injected"), "kind"),
+                 fmt_json_text(json_object_get(j, "injected"), "op"), rpl_count(j, "changed"));
     coverage_text(j, buf, buf_bytes);
     return buf;
 }
@@ -143,14 +146,15 @@ static void print_results(const rpl_report *r, bool color, FILE *out)
     }
 }
 
-static void print_issue(const rpl_report *r, const rpl_issue *s, FILE *out)
+/* n_rounds: of which this is the first. */
+static void print_issue(const rpl_report *r, const rpl_issue *s, int64_t n_rounds, FILE *out)
 {
-    static const char *const KINDS[] = { "origin", "finding", "inherited" };
     const rpl_result *x = &r->result[s->result];
     char tape[512];
-    fprintf(out, "%-10s %s ", s->waiver >= 0 ? "WAIVED" : KINDS[s->kind], x->analysis->name);
+    fprintf(out, "%-10s %s ", s->waiver >= 0 ? "WAIVED" : rpl_issue_kind_text(s->kind), x->analysis->name);
     put(rpl_result_tape(x, tape, sizeof tape), out);
     if (s->round >= 0) fprintf(out, " round %" PRId64, s->round);
+    if (n_rounds > 1) fprintf(out, " (rounds %" PRId64 ")", n_rounds);
     if (s->op[0]) fprintf(out, " op ");
     put(s->op, out);
     fputs(s->op[0] && s->value[0] ? ", " : " ", out);
@@ -172,19 +176,51 @@ static void print_issue(const rpl_report *r, const rpl_issue *s, FILE *out)
     putc('\n', out);
 }
 
-/* Origins of all results first, then other findings, then what follows; last what is waived. */
+/* The same op with the same kind of cause in another round: what follows a cause's ":" are figures of the round. */
+static bool same_but_round(const rpl_issue *a, const rpl_issue *b)
+{
+    size_t n = strcspn(a->cause, ":");
+    return a->result == b->result && a->kind == b->kind && a->waiver == b->waiver && a->round >= 0 && b->round >= 0 &&
+           strcmp(a->op, b->op) == 0 && strcmp(a->value, b->value) == 0 && strcmp(a->refused, b->refused) == 0 &&
+           strcspn(b->cause, ":") == n && strncmp(a->cause, b->cause, n) == 0;
+}
+
+/* Issues that are one line. */
+typedef struct line { rpl_issue sum; int64_t n_rounds, last_round; } line;
+
+static void add_to_line(line *l, const rpl_issue *s)
+{
+    l->n_rounds += s->round != l->last_round;
+    l->last_round = s->round;
+    l->sum.n += s->n;
+    if (s->ratio > l->sum.ratio) {
+        l->sum.ratio = s->ratio;
+        memcpy(l->sum.cause, s->cause, sizeof s->cause);
+    }
+}
+
+/* Origins of all results first, then other findings, then what follows; last what is waived. With all, or without the
+ * memory for it, each round has a line of its own. */
 static void print_issues(const rpl_report *r, bool all, FILE *out)
 {
+    line *lines = all ? NULL : mem_alloc(r->n_issues + 1, sizeof *lines);
     for (int pass = 0; pass < 4; pass++) {
         size_t shown = 0;
         for (size_t i = 0; i < r->n_issues; i++) {
             const rpl_issue *s = &r->issue[i];
             if ((s->waiver >= 0 ? 3 : (int)s->kind) != pass) continue;
+            size_t at = lines ? 0 : shown;
+            while (at < shown && !same_but_round(&lines[at].sum, s)) at++;
             if (shown == 0) putc('\n', out);
-            if (shown++ < FEW || all) print_issue(r, s, out);
+            if (!lines) print_issue(r, s, 1, out);
+            else if (at == shown) lines[at] = (line){ *s, 1, s->round };
+            else add_to_line(&lines[at], s);
+            shown += at == shown;
         }
-        if (shown > FEW && !all) fprintf(out, "%10s %zu more (--all)\n", "", shown - FEW);
+        for (size_t i = 0; lines && i < shown && i < FEW; i++) print_issue(r, &lines[i].sum, lines[i].n_rounds, out);
+        if (shown > FEW && lines) fprintf(out, "%10s %zu more (--all)\n", "", shown - FEW);
     }
+    free(lines);
 }
 
 static void print_unused(const rpl_report *r, FILE *out)
@@ -208,7 +244,7 @@ void rpl_report_waived_text(const rpl_report *r, FILE *out)
         if (s->waiver < 0 && !s->refused[0]) continue;
         if (!any) putc('\n', out);
         any = true;
-        print_issue(r, s, out);
+        print_issue(r, s, 1, out);
     }
     print_unused(r, out);
     for (size_t i = 0; i < r->n_results; i++)
@@ -220,7 +256,7 @@ void rpl_report_text(const rpl_report *r, bool all, bool color, FILE *out)
     static const char *const ORDER[] = { "PASS", "WAIVED", "DONE", "PARTIAL", "INCOMPLETE", "CONTROL-FAILS", "FAIL" };
     print_verdict(r->verdict, 0, color, out);
     fprintf(out, "  %zu results of %zu files:", r->n_results, r->n_files);
-    for (size_t k = 0; k < sizeof ORDER / sizeof ORDER[0]; k++) {
+    for (size_t k = 0; k < COUNT_OF(ORDER); k++) {
         int n = 0;
         for (size_t i = 0; i < r->n_results; i++) n += strcmp(r->result[i].verdict, ORDER[k]) == 0;
         if (n) fprintf(out, " %d %s", n, ORDER[k]);
@@ -239,45 +275,72 @@ void rpl_report_text(const rpl_report *r, bool all, bool color, FILE *out)
 
 /* ---- JSON ---- */
 
-static json_t *issue_json(const rpl_report *r, const rpl_issue *s)
+/* Text that may have been cut, or name a file: bytes that are of no whole character, which JSON cannot hold, as '?'. */
+static json_t *text_json(const char *s)
 {
-    static const char *const KINDS[] = { "origin", "finding", "inherited" };
-    char tape[512];
-    const rpl_result *x = &r->result[s->result];
-    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I}", "analysis", x->analysis->name, "tape",
-                          rpl_result_tape(x, tape, sizeof tape), "kind", KINDS[s->kind], "value", s->value, "op", s->op,
-                          "cause", s->cause, "n", (json_int_t)s->n);
-    if (s->round >= 0) json_object_set_new(j, "round", json_integer(s->round));
-    if (!isnan(s->ratio)) json_object_set_new(j, "ratio", fmt_json_real(s->ratio));
-    if (s->refused[0] && s->waiver < 0) json_object_set_new(j, "not_waived", json_string(s->refused));
-    if (s->waiver < 0) return j;
-    const rpl_waiver *w = &r->waivers->item[s->waiver];
-    json_object_set_new(j, "waived", json_pack("{s:s, s:s}", "reason", w->reason, "expires", w->expires));
+    char *text = mem_strdup(s);
+    for (char *c = text; c && *c;) {
+        size_t n = rpl_utf8_bytes(c);
+        if (n == 0) *c = '?';
+        c += n ? n : 1;
+    }
+    json_t *j = json_string(text);
+    free(text);
     return j;
 }
 
+static json_t *issue_json(const rpl_report *r, const rpl_issue *s)
+{
+    char tape[512];
+    const rpl_result *x = &r->result[s->result];
+    json_t *j = json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:I}", "analysis", x->analysis->name, "tape",
+                          text_json(rpl_result_tape(x, tape, sizeof tape)), "kind", rpl_issue_kind_text(s->kind), "value",
+                          text_json(s->value), "op", text_json(s->op), "cause", text_json(s->cause), "n", (json_int_t)s->n);
+    bool fine = j != NULL;
+    if (fine && s->round >= 0) fine = json_object_set_new(j, "round", json_integer(s->round)) == 0;
+    if (fine && !isnan(s->ratio)) fine = json_object_set_new(j, "ratio", fmt_json_real(s->ratio)) == 0;
+    if (fine && s->refused[0] && s->waiver < 0) fine = json_object_set_new(j, "not_waived", text_json(s->refused)) == 0;
+    if (fine && s->waiver >= 0) {
+        const rpl_waiver *w = &r->waivers->item[s->waiver];
+        json_t *by = json_pack("{s:s, s:s}", "reason", w->reason, "expires", w->expires);
+        fine = json_object_set_new(j, "waived", by) == 0;
+    }
+    if (fine) return j;
+    json_decref(j);
+    return NULL;
+}
+
+static json_t *result_json(const rpl_result *x)
+{
+    char tape[512], run[512];
+    return json_pack("{s:s, s:o, s:o, s:s, s:i, s:i}", "analysis", x->analysis->name, "tape",
+                     text_json(rpl_result_tape(x, tape, sizeof tape)), "run", text_json(rpl_result_run(x, run, sizeof run)),
+                     "verdict", x->verdict, "issues", (int)x->n_issues, "waived", (int)x->n_waived);
+}
+
+static void append(json_t *list, json_t *item, bool *fine) { *fine = json_array_append_new(list, item) == 0 && *fine; }
+
+/* NULL: no memory. Nothing is left out without a word. */
 static json_t *last_json(const rpl_report *r)
 {
     json_t *results = json_array(), *issues = json_array(), *errors = json_array(), *twice = json_array();
     json_t *unused = json_array();
-    for (size_t i = 0; i < r->n_results; i++) {
-        char tape[512], run[512];
-        const rpl_result *x = &r->result[i];
-        json_array_append_new(results, json_pack("{s:s, s:s, s:s, s:s, s:i, s:i}", "analysis", x->analysis->name, "tape",
-                                                 rpl_result_tape(x, tape, sizeof tape), "run",
-                                                 rpl_result_run(x, run, sizeof run), "verdict", x->verdict, "issues",
-                                                 x->n_issues, "waived", x->n_waived));
+    bool fine = true;
+    for (size_t i = 0; i < r->n_results; i++) append(results, result_json(&r->result[i]), &fine);
+    for (size_t i = 0; i < r->n_issues; i++) append(issues, issue_json(r, &r->issue[i]), &fine);
+    for (size_t i = 0; i < r->n_errors; i++) append(errors, text_json(r->error[i]), &fine);
+    for (size_t i = 0; i < r->n_twice; i++) append(twice, text_json(r->error[i]), &fine);
+    for (size_t i = 0; r->waivers && i < r->waivers->n; i++) {
+        const rpl_waiver *w = &r->waivers->item[i];
+        if (w->n_matched) continue;
+        append(unused, json_pack("{s:i, s:s, s:s}", "waiver", (int)i + 1, "value", w->value, "reason", w->reason), &fine);
     }
-    for (size_t i = 0; i < r->n_issues; i++) json_array_append_new(issues, issue_json(r, &r->issue[i]));
-    for (size_t i = 0; i < r->n_errors; i++) json_array_append_new(errors, json_string(r->error[i]));
-    for (size_t i = 0; i < r->n_twice; i++) json_array_append_new(twice, json_string(r->error[i]));
-    for (size_t i = 0; r->waivers && i < r->waivers->n; i++)
-        if (!r->waivers->item[i].n_matched)
-            json_array_append_new(unused, json_pack("{s:i, s:s, s:s}", "waiver", (int)i + 1, "value",
-                                                    r->waivers->item[i].value, "reason", r->waivers->item[i].reason));
-    return json_pack("{s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "type", "report", "verdict", r->verdict,
-                     "files", (json_int_t)r->n_files, "results", results, "issues", issues, "errors", errors, "twice",
-                     twice, "unused_waivers", unused);
+    json_t *j = json_pack("{s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "type", "report", "verdict",
+                          r->verdict, "files", (json_int_t)r->n_files, "results", results, "issues", issues, "errors",
+                          errors, "twice", twice, "unused_waivers", unused);
+    if (fine) return j;
+    json_decref(j);
+    return NULL;
 }
 
 err_code rpl_report_json(const rpl_report *r, FILE *out, err *e)

@@ -253,7 +253,10 @@ err_code rpl_trace_poisoned(const fmt_tape *t, const eng_weights *w, const rpl_l
         rc = rpl_runner_open(t, w, l, &poisoned, true, quiet, &r, e);
         if (rc == ERR_OK) rc = rpl_runner_run(r, &with, NULL, e);
         rpl_runner_close(r);
-        if (interrupt_seen()) *out = (rpl_poisoned){ .first = -1 };
+        if (interrupt_seen()) { /* cut short: what it lacks is no finding, and half of the patterns prove little */
+            if (out->row) memset(out->row, 0, (size_t)with.n);
+            *out = (rpl_poisoned){ .first = -1, .row = out->row };
+        }
         for (int64_t i = 0; i < with.n && rc == ERR_OK && !interrupt_seen(); i++) {
             if ((skip && skip[i]) || clean->rank[i] < 0 || with.hash[i] == clean->hash[i]) continue;
             out->n++;

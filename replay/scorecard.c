@@ -406,7 +406,7 @@ bool rpl_scorecard_passes(const rpl_scorecard *card)
     int64_t detected = right + rpl_scorecard_count(card, RPL_SCORE_ELSEWHERE, NULL);
     for (size_t i = 0; i < card->n_arms; i++)
         if (strcmp(card->arm[i].clean, "PASS") != 0) return false;
-    return rpl_scorecard_count(card, RPL_SCORE_MISSED, NULL) == 0 && detected > 0 && right * 100 >= detected * 98;
+    return rpl_scorecard_count(card, RPL_SCORE_MISSED, NULL) == 0 && detected > 0 && rpl_score_is_enough(right, detected);
 }
 
 const char *rpl_scorecard_verdict(const rpl_scorecard *card)

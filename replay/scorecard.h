@@ -40,7 +40,7 @@ typedef struct rpl_planting {
     double moved;                 /* largest change of a recorded value of the op, in parts of its row's largest */
     char origin[RPL_NAME_BYTES];  /* the first; "" none */
     char cause[RPL_CAUSE_BYTES];  /* that the certificate names; "" none */
-    bool done;
+    bool done;                    /* judged; what an interrupt cut short is not */
 } rpl_planting;
 
 typedef struct rpl_scorecard {
@@ -62,8 +62,8 @@ typedef struct rpl_score_options {
 /* "ARM[/TP][/fused][/graph][/blocked|/f64],..." into card->arm. ERR_ARG names the word. */
 MUST_USE err_code rpl_scorecard_arms(const char *list, rpl_scorecard *card, err *e);
 /* Plants everything that o chooses, card->arm being filled; after an interrupt (base/interrupt.h) card->planting keeps what
- * was done. folder: for tapes, which are removed as it goes.
- * ERR_INPUT: the script drafts nothing; what engine, writer and certificate say. */
+ * was done. folder: for tapes, which are removed as it goes. ERR_INPUT: the script drafts nothing; what engine, writer and
+ * certificate say. */
 MUST_USE err_code rpl_scorecard_run(rpl_scorecard *card, const eng_weights *w, const eng_script *s, const char *folder,
                                     const rpl_score_options *o, err *e);
 void rpl_scorecard_fini(rpl_scorecard *card);
@@ -81,8 +81,10 @@ json_t *rpl_scorecard_matrix(const rpl_scorecard *card);
 
 /* Counts of plantings with this outcome, of one kind (NULL: all). */
 int64_t rpl_scorecard_count(const rpl_scorecard *card, rpl_outcome outcome, const eng_fault_kind *k);
-/* Every fault that moved a recorded value beyond admissibility was detected, 98 in 100 with the right origin, and every
- * clean run passed. */
+/* Of the detected faults 98 in 100 have the right origin: enough. */
+static inline bool rpl_score_is_enough(int64_t right, int64_t detected) { return right * 100 >= detected * 98; }
+/* Every fault that moved a recorded value beyond admissibility was detected, enough with the right origin, and every clean
+ * run passed. */
 bool rpl_scorecard_passes(const rpl_scorecard *card);
 /* "PASS" "FAIL"; "PARTIAL": interrupted, and nothing was missed so far. */
 const char *rpl_scorecard_verdict(const rpl_scorecard *card);

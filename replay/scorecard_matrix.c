@@ -46,12 +46,13 @@ bool rpl_planting_has_class(const rpl_planting *p)
 
 /* ---- tables ---- */
 
+/* Place of a label, made when it is new; -1: no memory. */
 static int32_t find_or_add(json_t *labels, const char *text)
 {
-    for (size_t i = 0; i < json_array_size(labels); i++)
+    size_t n = json_array_size(labels);
+    for (size_t i = 0; i < n; i++)
         if (strcmp(json_string_value(json_array_get(labels, i)), text) == 0) return (int32_t)i;
-    json_array_append_new(labels, json_string(text));
-    return (int32_t)json_array_size(labels) - 1;
+    return json_array_append_new(labels, json_string(text)) == 0 ? (int32_t)n : -1;
 }
 
 typedef struct cell { int64_t planted, n[RPL_SCORE_OUTCOMES], classes, named; } cell;
@@ -67,34 +68,44 @@ static json_t *cell_json(const cell *c)
     return j;
 }
 
+static void count_planting(cell *c, const rpl_planting *p)
+{
+    c->planted++;
+    c->n[p->outcome]++;
+    c->classes += rpl_planting_has_class(p);
+    c->named += rpl_planting_has_class(p) && rpl_planting_named(p);
+}
+
+/* NULL: no memory. */
 static json_t *table(const rpl_scorecard *card, const char *row_name, label_fn row_of, const char *column_name,
                      label_fn column_of)
 {
-    char buf[2][24];
+    char buf[24];
     json_t *rows = json_array(), *columns = json_array(), *cells = json_array();
-    for (size_t i = 0; i < card->n_plantings; i++) {
-        find_or_add(rows, row_of(card, &card->planting[i], buf[0]));
-        find_or_add(columns, column_of(card, &card->planting[i], buf[1]));
-    }
+    bool fine = true;
+    for (size_t i = 0; i < card->n_plantings && fine; i++)
+        fine = find_or_add(rows, row_of(card, &card->planting[i], buf)) >= 0 &&
+               find_or_add(columns, column_of(card, &card->planting[i], buf)) >= 0;
     const size_t n_rows = json_array_size(rows), n_columns = json_array_size(columns);
-    cell *sum = mem_alloc(n_rows * n_columns + 1, sizeof *sum);
-    for (size_t i = 0; sum && i < card->n_plantings; i++) {
-        const rpl_planting *p = &card->planting[i];
-        size_t r = (size_t)find_or_add(rows, row_of(card, p, buf[0]));
-        cell *c = &sum[r * n_columns + (size_t)find_or_add(columns, column_of(card, p, buf[1]))];
-        c->planted++;
-        c->n[p->outcome]++;
-        c->classes += rpl_planting_has_class(p);
-        c->named += rpl_planting_has_class(p) && rpl_planting_named(p);
+    cell *sum = fine ? mem_alloc(n_rows * n_columns + 1, sizeof *sum) : NULL;
+    for (size_t i = 0; sum && i < card->n_plantings; i++) { /* every label is there by now */
+        size_t r = (size_t)find_or_add(rows, row_of(card, &card->planting[i], buf));
+        size_t c = (size_t)find_or_add(columns, column_of(card, &card->planting[i], buf));
+        count_planting(&sum[r * n_columns + c], &card->planting[i]);
     }
     for (size_t r = 0; sum && r < n_rows; r++) {
         json_t *line = json_array();
-        for (size_t k = 0; k < n_columns; k++) json_array_append_new(line, cell_json(&sum[r * n_columns + k]));
-        json_array_append_new(cells, line);
+        for (size_t c = 0; c < n_columns; c++)
+            fine = json_array_append_new(line, cell_json(&sum[r * n_columns + c])) == 0 && fine;
+        fine = json_array_append_new(cells, line) == 0 && fine;
     }
+    fine = fine && sum;
     free(sum);
-    return json_pack("{s:s, s:s, s:o, s:o, s:o}", "of", row_name, "by", column_name, "rows", rows, "columns", columns,
-                     "cells", cells);
+    json_t *j = json_pack("{s:s, s:s, s:o, s:o, s:o}", "of", row_name, "by", column_name, "rows", rows, "columns", columns,
+                          "cells", cells);
+    if (fine) return j;
+    json_decref(j);
+    return NULL;
 }
 
 /* ---- what shows nothing ---- */

@@ -27,23 +27,18 @@ static uint64_t content_of(const fmt_tape *t)
     return h;
 }
 
-static const char *text_of(const json_t *j, const char *key)
-{
-    const char *s = json_string_value(json_object_get(j, key));
-    return s ? s : "";
-}
-
 static json_t *tape_json(const fmt_tape *t)
 {
     const json_t *id = json_object_get(fmt_tape_head(t), "identity"), *build = json_object_get(id, "build");
-    const char *arm = text_of(json_object_get(id, "arm"), "name");
+    const char *arm = fmt_json_text(json_object_get(id, "arm"), "name");
     char run[256] = "", content[24];
     if (arm[0])
-        snprintf(run, sizeof run, "%s, %s, %s, %s, %s, tp %lld", arm, text_of(id, "backend"), text_of(id, "mode"),
-                 text_of(id, "acc"), text_of(id, "combine"), (long long)json_integer_value(json_object_get(id, "tp")));
+        snprintf(run, sizeof run, "%s, %s, %s, %s, %s, tp %lld", arm, fmt_json_text(id, "backend"),
+                 fmt_json_text(id, "mode"), fmt_json_text(id, "acc"), fmt_json_text(id, "combine"),
+                 (long long)json_integer_value(json_object_get(id, "tp")));
     snprintf(content, sizeof content, "%016" PRIx64, content_of(t));
     return json_pack("{s:s, s:s, s:s, s:s, s:s}", "tape", fmt_tape_path(t), "content", content, "run", run, "checkpoint",
-                     text_of(id, "checkpoint"), "build", text_of(build, "source"));
+                     fmt_json_text(id, "checkpoint"), "build", fmt_json_text(build, "source"));
 }
 
 json_t *rpl_source_json(json_t *j, const fmt_tape *t)

@@ -8,6 +8,7 @@ struct rpl_layout {
     rpl_row *row;
     size_t n, capacity;
     int64_t *first;           /* [n_rounds + 1] */
+    int32_t *chosen;          /* [n_rounds + 1] rounds before it that were */
     int32_t n_rounds, insert_rows;
 };
 
@@ -66,11 +67,15 @@ static err_code add_round(rpl_layout *l, int32_t index, const eng_round *r, err 
     return add_made(l, l->program[ENG_STEP_DRAFT], &like, e);
 }
 
-static err_code fill_layout(rpl_layout *l, rpl_feed *f, const bool *only, err *e)
+/* A round that holds values but no inputs is on the tape and not in the feed. */
+static err_code fill_layout(rpl_layout *l, const fmt_tape *t, rpl_feed *f, const bool *only, err *e)
 {
+    const int32_t *number; /* ascending, as the feed's are */
+    size_t n_numbers = fmt_tape_rounds(t, &number), at = 0;
     l->n_rounds = rpl_feed_count(f);
     l->first = mem_alloc((size_t)l->n_rounds + 1, sizeof *l->first);
-    if (!l->first) return err_set(e, ERR_NOMEM, "no memory for %d rounds", l->n_rounds);
+    l->chosen = mem_alloc((size_t)l->n_rounds + 1, sizeof *l->chosen);
+    if (!l->first || !l->chosen) return err_set(e, ERR_NOMEM, "no memory for %d rounds", l->n_rounds);
     l->insert_rows = 1;
     for (int32_t i = 0; i < l->n_rounds; i++) {
         rpl_fed r;
@@ -78,7 +83,10 @@ static err_code fill_layout(rpl_layout *l, rpl_feed *f, const bool *only, err *e
         l->first[i] = (int64_t)l->n;
         for (int32_t k = 0; k < r.in.n_inserts; k++)
             if (r.in.inserts[k].rows > l->insert_rows) l->insert_rows = r.in.inserts[k].rows;
-        if (!only || only[i]) TRY(add_round(l, i, &r.in, e));
+        while (at < n_numbers && number[at] != r.in.round) at++;
+        bool wanted = !only || (at < n_numbers && only[at]);
+        l->chosen[i + 1] = l->chosen[i] + wanted;
+        if (wanted) TRY(add_round(l, i, &r.in, e));
     }
     l->first[l->n_rounds] = (int64_t)l->n;
     return ERR_OK;
@@ -93,7 +101,7 @@ err_code rpl_layout_make(const fmt_tape *t, const eng_config *c, const bool *onl
     err_code rc = rpl_feed_open(t, c, RPL_WINDOWS_AUTO, NULL, &f, e);
     for (int k = 0; k < 2 && rc == ERR_OK; k++)
         rc = eng_program_make(c, (eng_step_kind)k, 1, ENG_COMBINE_EXACT, &l->program[k], e);
-    if (rc == ERR_OK) rc = fill_layout(l, f, only, e);
+    if (rc == ERR_OK) rc = fill_layout(l, t, f, only, e);
     rpl_feed_close(f);
     if (rc == ERR_OK) *out = l;
     else rpl_layout_free(l);
@@ -106,12 +114,14 @@ void rpl_layout_free(rpl_layout *l)
     for (int k = 0; k < 2; k++) eng_program_free(l->program[k]);
     free(l->row);
     free(l->first);
+    free(l->chosen);
     free(l);
 }
 
 int64_t rpl_layout_count(const rpl_layout *l) { return (int64_t)l->n; }
 const rpl_row *rpl_layout_at(const rpl_layout *l, int64_t i) { return &l->row[i]; }
 int32_t rpl_layout_rounds(const rpl_layout *l) { return l->n_rounds; }
+int32_t rpl_layout_chosen(const rpl_layout *l, int32_t index) { return l->chosen[index]; }
 bool rpl_layout_has(const rpl_layout *l, int32_t index) { return l->first[index + 1] > l->first[index]; }
 int32_t rpl_layout_insert_rows(const rpl_layout *l) { return l->insert_rows; }
 
@@ -208,7 +218,8 @@ err_code rpl_trace_of_tape(const fmt_tape *t, const rpl_layout *l, rpl_trace *ou
         }
         err why = { 0 };
         rc = cap_joined_get(t, &(fmt_tape_key){ row->round, row->slot, 0, row->name }, &v, &why);
-        if (rc == ERR_INPUT) rc = ERR_OK; /* only hashes of parts were kept, or not all parts */
+        if (rc == ERR_FORMAT) out->damaged = true;
+        if (rc == ERR_INPUT || rc == ERR_FORMAT) rc = ERR_OK; /* or only hashes of parts, or not all of them */
         else if (rc != ERR_OK && e) *e = why;
         if (!v.tensor.data || row->nth) continue;
         out->hash[i] = fmt_hash64(v.tensor.data, fmt_tensor_bytes(&v.tensor));

@@ -16,14 +16,15 @@ typedef struct rpl_row {
 } rpl_row;
 
 typedef struct rpl_layout rpl_layout;
-/* The rows of t's rounds for which only[index] is set (NULL: all), and the values of up to deep of any arm. t is borrowed
- * until free. Errors as rpl_feed_round. */
+/* The rows of t's rounds for which only [rounds of t, as fmt_tape_rounds has them] is set (NULL: all), and the values of up
+ * to deep of any arm. t is borrowed until free. Errors as rpl_feed_round. */
 MUST_USE err_code rpl_layout_make(const fmt_tape *t, const eng_config *c, const bool *only, rpl_layout **out, err *e);
 void rpl_layout_free(rpl_layout *l); /* NULL is a no-op */
 int64_t rpl_layout_count(const rpl_layout *l);
 const rpl_row *rpl_layout_at(const rpl_layout *l, int64_t i);
 int32_t rpl_layout_rounds(const rpl_layout *l);  /* of the feed, all of them */
-bool rpl_layout_has(const rpl_layout *l, int32_t index);
+int32_t rpl_layout_chosen(const rpl_layout *l, int32_t index); /* rounds before `index` that were chosen */
+bool rpl_layout_has(const rpl_layout *l, int32_t index); /* it was, and makes a value */
 /* Rows of round `index`: [first, first + n); n 0 when it was not chosen. */
 void rpl_layout_span(const rpl_layout *l, int32_t index, int64_t *first, int64_t *n);
 int32_t rpl_layout_insert_rows(const rpl_layout *l); /* of the longest insert */
@@ -35,12 +36,13 @@ typedef struct rpl_trace {
     int64_t n;
     uint64_t *hash; /* [n] of the whole value's bytes, shards joined and partials added */
     int8_t *rank;   /* [n] RPL_TRACE_ABSENT; 0; the first rank whose copy of a replicated value differs from rank 0's */
+    bool damaged;   /* of a tape: values that cannot be read are absent */
 } rpl_trace;
 MUST_USE err_code rpl_trace_init(rpl_trace *t, const rpl_layout *l, err *e);
 void rpl_trace_fini(rpl_trace *t);
 /* The first row in [first, first + n) that both have and that differs; -1: none. */
 int64_t rpl_trace_differs(const rpl_trace *a, const rpl_trace *b, int64_t first, int64_t n);
-/* What the tape recorded. *out zeroed. ERR_NOMEM, ERR_FORMAT (damaged). */
+/* What the tape recorded. *out zeroed. ERR_NOMEM. */
 MUST_USE err_code rpl_trace_of_tape(const fmt_tape *t, const rpl_layout *l, rpl_trace *out, err *e);
 
 /* An engine that runs the rounds again and again: slots are emptied before each time, everything else stays, so that what a
@@ -56,9 +58,9 @@ void rpl_runner_close(rpl_runner *r); /* NULL is a no-op */
 MUST_USE err_code rpl_runner_run(rpl_runner *r, rpl_trace *trace, rpl_chain *chain, err *e);
 int32_t rpl_runner_done(const rpl_runner *r); /* rounds of the feed that the last run ran, from the first on */
 /* Runs o with each poison (engine/poison.h; CPU only), in an engine of its own, against clean, a trace of o without. Counts
- * the rows that change, over both patterns, but those with skip[row] (NULL: none). first: the first of them, -1 none; its op,
- * or a hidden one that this op reads, has read what nobody wrote. row: the caller's [rows], 1 where one changes; NULL: not
- * wanted. After an interrupt it has found nothing. */
+ * the rows that change, over both patterns, but those with skip[row] (NULL: none). first: the first of them, -1 none; its
+ * op, or a hidden one that this op reads, has read what nobody wrote. row: the caller's [rows], zeroed, 1 where one
+ * changes; NULL: not wanted. After an interrupt it has found nothing. */
 typedef struct rpl_poisoned { int64_t n, first; uint8_t *row; } rpl_poisoned;
 MUST_USE err_code rpl_trace_poisoned(const fmt_tape *t, const eng_weights *w, const rpl_layout *l, const eng_options *o,
                                      const rpl_trace *clean, const uint8_t *skip, bool quiet, rpl_poisoned *out, err *e);

@@ -37,24 +37,25 @@ static err_code get_text(const json_t *j, const char *key, bool needed, const ch
     const char *s = json_string_value(v);
     if (!v && !needed) return ERR_OK;
     if (!s || !s[0])
-        return err_set(e, ERR_INPUT, "%s: \"%s\": found %s, wanted text", where, key, v ? "something else" : "none");
+        return err_set(e, ERR_INPUT, "%s: \"%s\": found %s, wanted text", where, key,
+                       s ? "an empty one" : v ? "something else" : "none");
     *out = mem_strdup(s);
     return *out ? ERR_OK : err_set(e, ERR_NOMEM, "%s: no memory", where);
 }
 
-static err_code check_keys(const json_t *j, const char *where, err *e)
+/* keys: those it may have, commas between. A misspelt one must not be passed over. */
+static err_code check_keys(const json_t *j, const char *keys, const char *where, err *e)
 {
-    static const char *const KEYS[] = { "value", "cause", "max_ratio", "max_count", "reason", "expires", "analysis",
-                                        "tape" };
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)j, key, v) {
         bool known = false;
-        for (size_t i = 0; i < COUNT_OF(KEYS); i++) known = known || strcmp(KEYS[i], key) == 0;
-        if (!known)
-            return err_set(e, ERR_INPUT,
-                           "%s: found key '%.40s', wanted value, cause, max_ratio, max_count, reason, expires, "
-                           "analysis or tape", where, key);
+        size_t n;
+        for (const char *k = keys; *k && !known; k += n + (k[n] == ',')) {
+            n = strcspn(k, ",");
+            known = strlen(key) == n && memcmp(k, key, n) == 0;
+        }
+        if (!known) return err_set(e, ERR_INPUT, "%s: found key '%.40s', wanted one of %s", where, key, keys);
     }
     return ERR_OK;
 }
@@ -79,7 +80,7 @@ static err_code parse_one(const json_t *j, const char *where, rpl_waiver *w, err
 {
     char *expires = NULL;
     if (!json_is_object(j)) return err_set(e, ERR_INPUT, "%s: wanted an object", where);
-    TRY(check_keys(j, where, e));
+    TRY(check_keys(j, "value,cause,max_ratio,max_count,reason,expires,analysis,tape", where, e));
     TRY(get_text(j, "value", true, where, &w->value, e));
     TRY(get_text(j, "cause", true, where, &w->cause, e));
     TRY(get_text(j, "reason", true, where, &w->reason, e));
@@ -99,6 +100,7 @@ err_code rpl_waivers_parse(const json_t *j, const char *where, rpl_waivers *out,
     const json_t *list = json_object_get(j, "waivers");
     *out = (rpl_waivers){ 0 };
     if (rpl_count(j, "schema") != 1) return err_set(e, ERR_INPUT, "%s: \"schema\": wanted 1", where);
+    TRY(check_keys(j, "schema,waivers", where, e));
     if (!json_is_array(list)) return err_set(e, ERR_INPUT, "%s: \"waivers\": wanted a list", where);
     out->item = mem_alloc(json_array_size(list) + 1, sizeof *out->item);
     if (!out->item) return err_set(e, ERR_NOMEM, "%s: no memory", where);
@@ -178,7 +180,9 @@ void rpl_waivers_apply(rpl_waivers *w, rpl_issue *issue, size_t n, const rpl_res
             size_t end = i;
             int64_t count = 0;
             for (; end < n && issue[end].result == issue[i].result; end++)
-                if (speaks_about(x, &issue[end], &result[issue[i].result])) count += issue[end].n;
+                if (speaks_about(x, &issue[end], &result[issue[i].result]) &&
+                    __builtin_add_overflow(count, issue[end].n, &count))
+                    count = INT64_MAX; /* above every ceiling */
             for (; i < end; i++) {
                 rpl_issue *s = &issue[i];
                 char against[sizeof s->refused];

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "capture/joined.h"
 #include "capture/recorder.h"
 #include "engine/identity.h"
 #include "engine/synth.h"
@@ -123,6 +124,29 @@ static inline fmt_tape *copy_tape(const fmt_tape *t, const char *path, edit_fn e
     return copy;
 }
 
+/* A copy of the file of t with one bit of a byte flipped, in a data chunk: only reading it finds the damage. *n_lost:
+ * records that cannot be read. */
+static inline fmt_tape *damage_tape(const fmt_tape *t, const char *path, uint64_t at, int64_t *n_lost)
+{
+    fmt_tape *copy;
+    uint64_t bytes = fmt_tape_file_bytes(t);
+    uint8_t *data = mem_alloc(bytes, 1);
+    FILE *f = fopen(fmt_tape_path(t), "rb");
+    assert_true(data && at < bytes && f && fread(data, 1, bytes, f) == bytes);
+    fclose(f);
+    data[at] ^= 4;
+    f = fopen(path, "wb");
+    assert_true(f && fwrite(data, 1, bytes, f) == bytes);
+    fclose(f);
+    free(data);
+    OK(fmt_tape_open(path, &copy, e));
+    cap_value v = { 0 };
+    *n_lost = 0;
+    for (size_t i = 0; i < fmt_tape_count(copy); i++) *n_lost += cap_record_get(copy, i, &v, NULL) == ERR_FORMAT;
+    cap_value_fini(&v);
+    return copy;
+}
+
 /* An edit that flips the lowest bit of the first byte of values, named "round/slot/name" (slot -1: none). */
 typedef struct flips { const char *at[4]; int n_done; } flips;
 
@@ -142,6 +166,39 @@ static inline bool flip_bits(void *ctx, fmt_tape_record *r, uint8_t *data)
             f->n_done++;
         }
     return true;
+}
+
+/* A copy of t in which one value, of a chunk of its own, cannot be read. */
+static inline fmt_tape *lose_value(const fmt_tape *t, const char *value)
+{
+    fmt_tape_writer *w;
+    fmt_tape *whole;
+    uint64_t from = 0, to = 0;
+    int64_t n_lost;
+    OK(fmt_tape_create("whole.tape", fmt_tape_head(t), &w, e));
+    for (size_t i = 0; i < fmt_tape_count(t); i++) {
+        fmt_tape_record r;
+        cap_value v = { 0 };
+        fmt_tape_at(t, i, &r);
+        bool this_one = is_at(&r, value);
+        OK(cap_record_get(t, i, &v, e));
+        if (this_one) {
+            OK(fmt_tape_flush(w, e));
+            from = fmt_tape_written_bytes(w);
+        }
+        OK(fmt_tape_put(w, &r.key, &v.tensor, r.place, r.axis, r.n_ranks, r.tier, e));
+        if (this_one) {
+            OK(fmt_tape_flush(w, e));
+            to = fmt_tape_written_bytes(w);
+        }
+        cap_value_fini(&v);
+    }
+    OK(fmt_tape_finish(w, NULL, e));
+    OK(fmt_tape_open("whole.tape", &whole, e));
+    fmt_tape *damaged = damage_tape(whole, "damaged.tape", (from + to) / 2, &n_lost);
+    assert_int_equal(n_lost, 1);
+    fmt_tape_close(whole);
+    return damaged;
 }
 
 #endif

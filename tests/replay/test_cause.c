@@ -136,7 +136,7 @@ static void a_rerun_takes_no_class_from_a_mistake_that_comes_back(void **state)
         { "stale@s1.attn.stream", ENG_CAUSE_STALE }, { "row-swap@s1.attn_out", ENG_CAUSE_ROW_SWAP },
         { "norm-sum@s0.attn.norm", ENG_CAUSE_FUNCTION }, { "scale-255@s1.attn.wkv:step=insert", ENG_CAUSE_E8M0_EDGE },
         { "unwritten-columns@s0.attn.kv_norm:step=draft", ENG_CAUSE_UNWRITTEN },
-        { "unwritten-columns@main_proj", ENG_CAUSE_UNWRITTEN }, /* its main_x is NaN, and the rounds run again all the same */
+        { "unwritten-columns@main_proj", ENG_CAUSE_UNWRITTEN }, /* its main_x is NaN; the rounds run again all the same */
     };
     char cause[RPL_CAUSE_BYTES];
     (void)state;

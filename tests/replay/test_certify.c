@@ -83,6 +83,26 @@ static void clean_tapes_pass(void **state)
     }
 }
 
+static void values_that_cannot_be_read_are_named_and_the_others_judged(void **state)
+{
+    int64_t n_lost;
+    (void)state;
+    for (int k = 1; k < 8; k += 2) {
+        fmt_tape *t = damage_tape(source, "damaged.tape", fmt_tape_file_bytes(source) * (uint64_t)k / 8, &n_lost);
+        assert_true(n_lost > 0 && (size_t)n_lost < fmt_tape_count(t));
+        rpl_certificate c = certify(t, NULL);
+        assert_string_equal(rpl_certificate_verdict(&c), "PARTIAL");
+        assert_true(c.damaged && c.n > 10000);
+        assert_int_equal(c.n_illegal + (int64_t)c.n_origins, 0);
+        int64_t n_named = 0;
+        for (size_t i = 0; i < c.n_notes; i++)
+            if (strstr(c.not_judged[i].why, "damaged")) n_named += c.not_judged[i].n_values;
+        assert_int_equal(n_named, n_lost);
+        rpl_certificate_fini(&c);
+        fmt_tape_close(t);
+    }
+}
+
 static void a_changed_element_is_named_and_its_readers_are_not(void **state)
 {
     (void)state;
@@ -285,6 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clean_tapes_pass),
         cmocka_unit_test(a_slot_that_the_round_does_not_have_is_a_finding),
+        cmocka_unit_test(values_that_cannot_be_read_are_named_and_the_others_judged),
         cmocka_unit_test(a_changed_element_is_named_and_its_readers_are_not),
         cmocka_unit_test(an_op_that_is_wrong_on_wrong_inputs_is_an_origin_too),
         cmocka_unit_test(a_choice_made_from_a_wrong_score_has_inherited),

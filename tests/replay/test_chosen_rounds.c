@@ -181,8 +181,8 @@ static bool second_flipped(void *ctx, fmt_tape_record *r, uint8_t *data)
     return true;
 }
 
-/* Chooses the rounds from 10 on in which a slot is inserted into twice; at: main_x of the last such slot. Returns the rows of
- * all their inserts. */
+/* Chooses the rounds from 10 on in which a slot is inserted into twice; at: main_x of the last such slot. Returns the rows
+ * of all their inserts. */
 static int64_t choose_twice(const traffic *t, bool keep[ROUNDS], char at[64])
 {
     int64_t rows = 0;

@@ -241,16 +241,31 @@ static bool second_rank(void *ctx, fmt_tape_record *r, uint8_t *data)
     return true;
 }
 
-static void ranks_that_disagree_on_a_replicated_value_are_a_finding(void **state)
+static void a_rank_whose_copy_differs_is_an_origin(void **state)
 {
     eng_options o = run_options("native-packed", 2, "eager");
     (void)state;
-    fmt_tape *two = record("two.tape", &o, ENG_LEVEL_V1);
+    fmt_tape *two = record("two.tape", &o, ENG_LEVEL_DEEP);
     assert_int_equal(compare(two, two, NULL).n_findings, 0);
-    fmt_tape *t = copy_tape(two, "ranks.tape", second_rank, (void *)(uintptr_t) "1/-1/s1.out");
+    fmt_tape *t = copy_tape(two, "ranks.tape", second_rank, (void *)(uintptr_t) "1/-1/s1.attn_out");
     summary s = compare(two, t, NULL);
     assert_int_equal(s.n_findings, 1);
-    assert_int_equal(s.n_differ, 0); /* rank 0 is what is compared */
+    assert_int_equal(s.n_differ, 1);
+    assert_string_equal(s.origin, "1/-1/s1.attn_out");
+    s = compare(t, t, NULL); /* on both sides: told, but no difference */
+    assert_int_equal(s.n_findings, 1);
+    assert_int_equal(s.n_differ, 0);
+
+    /* What reads it has inherited, also where the comparison leaves the value itself out. */
+    flips f = { .at = { "1/-1/s1.attn.stream" } };
+    fmt_tape *u = copy_tape(t, "reader.tape", flip_bits, &f);
+    s = compare(two, u, NULL);
+    assert_string_equal(s.origin, "1/-1/s1.attn_out");
+    assert_string_equal(s.inherited, "1/-1/s1.attn.stream");
+    s = compare(two, u, "s1.attn.stream");
+    assert_string_equal(s.origin, "");
+    assert_string_equal(s.inherited, "1/-1/s1.attn.stream");
+    fmt_tape_close(u);
     fmt_tape_close(t);
     fmt_tape_close(two);
 }
@@ -494,7 +509,7 @@ int main(void)
         cmocka_unit_test(a_missing_input_leaves_a_difference_unplaced),
         cmocka_unit_test(a_pattern_that_matches_nothing_compares_nothing),
         cmocka_unit_test(a_changed_draft_shows_its_margin),
-        cmocka_unit_test(ranks_that_disagree_on_a_replicated_value_are_a_finding),
+        cmocka_unit_test(a_rank_whose_copy_differs_is_an_origin),
         cmocka_unit_test(two_accumulations_start_to_differ_at_origins_only),
         cmocka_unit_test(a_v1_tape_compares_with_the_top_of_its_logits),
         cmocka_unit_test(rounds_may_be_asked_for_in_any_order_and_are_kept),

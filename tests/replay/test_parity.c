@@ -138,6 +138,55 @@ static void a_column_that_goes_wrong_is_named(void **state)
     }
 }
 
+/* Round 0 without its last value, which is all that round 1 has; later rounds are one later. */
+typedef struct moved { size_t i, last; } moved;
+
+static bool move_last_value(void *ctx, fmt_tape_record *r, uint8_t *data)
+{
+    moved *m = ctx;
+    (void)data;
+    r->key.round += r->key.round > 0 || m->i == m->last;
+    m->i++;
+    return true;
+}
+
+static void a_round_is_chosen_by_its_number_whatever_has_no_inputs(void **state)
+{
+    static const bool ONLY[8] = { [2] = true };
+    size_t first, n;
+    bench b = { 0 };
+    (void)state;
+    fmt_tape_round_span(source, 0, &first, &n);
+    moved m = { .last = first + n - 1 };
+    fmt_tape *t = copy_tape(source, "moved.tape", move_last_value, &m);
+    assert_int_equal(fmt_tape_rounds(t, &(const int32_t *){ NULL }), 5);
+    add(&b, "native-packed", 1, "eager", NULL);
+    const rpl_parity_options o = { .column = b.column, .n_columns = b.n, .repeat = 1, .only = ONLY, .threads = 1,
+                                   .quiet = true };
+    OK(rpl_parity_run(t, shared_run.weights, &o, &b.parity, e));
+    assert_true(b.parity.n_rows > 0);
+    assert_int_equal(b.parity.n_rounds_wanted, 1);
+    assert_int_equal(b.parity.n_rounds_all, 4);
+    for (int64_t i = 0; i < b.parity.n_rows; i++) assert_int_equal(row_at(&b, i)->round, 2);
+    rpl_parity_fini(&b.parity);
+    fmt_tape_close(t);
+}
+
+static void a_value_that_cannot_be_read_is_no_pass(void **state)
+{
+    bench b = { 0 };
+    (void)state;
+    fmt_tape *t = lose_value(source, "1/-1/s1.attn.q");
+    add_tape(&b);
+    add(&b, "mirror64", 1, "eager", NULL);
+    const rpl_parity_options o = { .column = b.column, .n_columns = b.n, .repeat = 1, .threads = 1, .quiet = true };
+    OK(rpl_parity_run(t, shared_run.weights, &o, &b.parity, e));
+    assert_true(b.parity.damaged && b.parity.n_judged > 0);
+    assert_null(rpl_parity_verdict(&b.parity));
+    rpl_parity_fini(&b.parity);
+    fmt_tape_close(t);
+}
+
 /* A, B, A: what one run leaves behind must not reach the next. */
 static void a_column_that_differs_from_itself_is_unstable(void **state)
 {
@@ -358,6 +407,7 @@ static void the_first_differing_round_of_many_is_found_by_few_checks(void **stat
         assert_int_equal(d.found.state, CASES[i].state);
         assert_true(d.shown && d.alone);
         assert_string_equal(d.value, CASES[i].value);
+        assert_int_equal(d.ruling, RPL_RULING_B_ILLEGAL);
         assert_int_equal(d.cls, RPL_CLASS_ORIGIN);
         print_message("round %d of %d: %d checks\n", d.round, d.n_rounds, d.found.checks);
     }
@@ -366,6 +416,14 @@ static void the_first_differing_round_of_many_is_found_by_few_checks(void **stat
     assert_int_equal(d.round, -1);
     OK(rpl_first_divergence(tape, shared_run.weights, NULL, &wrong, true, &d, e));
     assert_int_equal(d.round, 199);
+    eng_options exact = run_options("mirror64", 1, "eager"); /* other bits from the first op on, all of them legal */
+    OK(rpl_first_divergence(tape, shared_run.weights, &exact, &clean, true, &d, e));
+    assert_int_equal(d.ruling, RPL_RULING_NOISE);
+    f = planted("nan@s1.attn.qr:round=0"); /* and one that is not */
+    OK(rpl_first_divergence(tape, shared_run.weights, &exact, &wrong, true, &d, e));
+    assert_int_equal(d.round, 0);
+    assert_int_equal(d.ruling, RPL_RULING_B_ILLEGAL);
+    assert_string_equal(d.value, "s1.attn.qr");
     fmt_tape_close(tape);
     eng_script_close(shared_run.script);
     shared_run.script = short_script;
@@ -376,6 +434,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_to_run_agrees_or_is_explained),
         cmocka_unit_test(a_column_that_goes_wrong_is_named),
+        cmocka_unit_test(a_round_is_chosen_by_its_number_whatever_has_no_inputs),
+        cmocka_unit_test(a_value_that_cannot_be_read_is_no_pass),
         cmocka_unit_test(a_column_that_differs_from_itself_is_unstable),
         cmocka_unit_test(a_read_of_unwritten_memory_is_named),
         cmocka_unit_test(a_cause_that_one_run_does_not_show_is_named),

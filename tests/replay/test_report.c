@@ -2,6 +2,7 @@
  * or does not belong is named. */
 #include "report_help.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PARTS = 4 };
@@ -46,7 +47,7 @@ static void merging_is_associative_and_gives_the_whole(void **state)
         json_object_set(j, "seconds", json_object_get(whole, "seconds"));
         /* By construction parts 1 and 3 each have a value that the whole counts once. */
         json_t *middle = json_array_get(json_object_get(j, "ops"), 1);
-        assert_string_equal(rpl_text(middle, "value"), "middle");
+        assert_string_equal(fmt_json_text(middle, "value"), "middle");
         assert_int_equal(rpl_count(middle, "elements"), 8);
         json_object_set_new(middle, "elements", json_integer(4));
         json_object_set_new(middle, "equal", json_integer(4));
@@ -68,7 +69,7 @@ static void missing_parts_are_named_and_never_pass(void **state)
         add_part(&r, certificate_part("a.tape", "c0ffee", i, 12), "p.json");
     OK(rpl_report_finish(&r, NULL, "2026-01-01", e));
     assert_string_equal(r.result[0].verdict, "PARTIAL");
-    assert_string_equal(rpl_text(r.result[0].json, "verdict"), "PARTIAL");
+    assert_string_equal(fmt_json_text(r.result[0].json, "verdict"), "PARTIAL");
     assert_int_equal(rpl_report_exit(&r), 1);
     assert_int_equal(r.n_errors, 1);
     assert_string_equal(r.error[0], "9 of 12 shards of certify a.tape are missing: 2-3, 5-8, 10-12");
@@ -107,6 +108,28 @@ static void a_part_that_is_there_twice_counts_once_and_is_an_error(void **state)
     rpl_report again = { 0 };
     for (char *line = strtok(json, "\n"); line; line = strtok(NULL, "\n"))
         add_part(&again, parse_json(line), "report.json");
+    OK(rpl_report_finish(&again, NULL, "2026-01-01", e));
+    assert_int_equal(again.n_errors, 1);
+    assert_string_equal(again.error[0], r.error[0]);
+    free(json);
+    rpl_report_fini(&again);
+    rpl_report_fini(&r);
+}
+
+/* The same complaint twice is one, and what is missing is no part of it: a later report may have it. */
+static void a_part_that_is_there_three_times_is_one_error(void **state)
+{
+    rpl_report r = { 0 };
+    (void)state;
+    for (int i = 0; i < 3; i++) add_part(&r, certificate_part("a.tape", "c0ffee", 1, 2), "a.json");
+    OK(rpl_report_finish(&r, NULL, "2026-01-01", e));
+    assert_int_equal(r.n_errors, 2);
+    assert_int_equal(r.n_twice, 1);
+    char *json = written(&r, as_json);
+    rpl_report again = { 0 };
+    for (char *line = strtok(json, "\n"); line; line = strtok(NULL, "\n"))
+        add_part(&again, parse_json(line), "report.json");
+    add_part(&again, certificate_part("a.tape", "c0ffee", 2, 2), "b.json");
     OK(rpl_report_finish(&again, NULL, "2026-01-01", e));
     assert_int_equal(again.n_errors, 1);
     assert_string_equal(again.error[0], r.error[0]);
@@ -203,9 +226,9 @@ static void parity_keeps_the_worst_mark_and_the_first_place(void **state)
         OK(rpl_report_finish(&r, NULL, "2026-01-01", e));
         const json_t *j = r.result[0].json, *name = json_array_get(json_object_get(j, "names"), 0);
         const json_t *column = json_array_get(json_object_get(j, "columns"), 0);
-        assert_string_equal(rpl_text(name, "marks"), "~~!X");
-        assert_string_equal(rpl_text(name, "pattern"), "p3");
-        assert_string_equal(rpl_text(json_object_get(column, "first"), "value"), "v3");
+        assert_string_equal(fmt_json_text(name, "marks"), "~~!X");
+        assert_string_equal(fmt_json_text(name, "pattern"), "p3");
+        assert_string_equal(fmt_json_text(json_object_get(column, "first"), "value"), "v3");
         assert_int_equal(rpl_count(column, "flip"), 2);
         assert_string_equal(r.result[0].verdict, "FAIL"); /* the pair of part 2 differs */
         assert_int_equal(r.n_issues, 1);
@@ -221,9 +244,10 @@ static void what_a_same_diff_lists_is_no_issue(void **state)
         rpl_report r = { 0 };
         add_part(&r, made("{'schema': 1, 'type': 'diff', 'verdict': '%s', 'a': 'x', 'b': 'y', 'rounds': 1, 'values': 2,"
                           " 'compared': 1, 'equal': 1, 'differ': 0, 'one_sided': 1, 'elements': 9, 'origins': 0,"
-                          " 'inherited': 0, 'unplaced': 0, 'findings': 0, 'drafts': 0, 'drafts_equal': 0, 'rounds_differ': 0,"
-                          " 'redacted': 0, 'lines': [{'type': 'value', 'round': 0, 'value': 'v', 'op': 'o', 'class':"
-                          " 'none', 'state': 'only in a', 'findings': []}]}", same ? "SAME" : "DIFFERENT"), "x.json");
+                          " 'inherited': 0, 'unplaced': 0, 'findings': 0, 'drafts': 0, 'drafts_equal': 0,"
+                          " 'rounds_differ': 0, 'redacted': 0, 'lines': [{'type': 'value', 'round': 0, 'value': 'v',"
+                          " 'op': 'o', 'class': 'none', 'state': 'only in a', 'findings': []}]}",
+                          same ? "SAME" : "DIFFERENT"), "x.json");
         OK(rpl_report_finish(&r, NULL, "2026-01-01", e));
         assert_string_equal(r.result[0].verdict, same ? "PASS" : "FAIL");
         assert_int_equal(r.n_issues, same ? 0 : 1);
@@ -294,6 +318,28 @@ static void bad_files_are_refused_by_name_and_line(void **state)
     rpl_report_fini(&r);
 }
 
+static void what_no_report_takes_is_passed_over_in_a_folder(void **state)
+{
+    rpl_report r = { 0 };
+    (void)state;
+    assert_int_equal(mkdir("mixed", 0777), 0);
+    write_file("mixed/a.json", "{'schema': 1, 'verdict': 'FOUND', 'metric': 'cosine', 'candidates': 3}\n");
+    write_file("mixed/b.json", "{'schema': 1, 'folder': 'x', 'kinds': 'linear'}\n");
+    REFUSED(rpl_report_read(&r, "mixed", e), ERR_INPUT, "mixed: found nothing that a report takes");
+    REFUSED(rpl_report_read(&r, "mixed/a.json", e), ERR_INPUT, "found type ''");
+    json_t *part = certificate_part("a.tape", "c0ffee", 1, 1);
+    assert_int_equal(json_dump_file(part, "mixed/c.json", 0), 0);
+    json_decref(part);
+    OK(rpl_report_read(&r, "mixed", e));
+    assert_int_equal(r.n_results, 1);
+    assert_int_equal(r.n_files, 1);
+    unlink("mixed/a.json");
+    unlink("mixed/b.json");
+    unlink("mixed/c.json");
+    rmdir("mixed");
+    rpl_report_fini(&r);
+}
+
 /* ---- writing ---- */
 
 static const char HOSTILE[] = "<script>alert('1')</script> & \"x\" \x01\x1b[2J\xef\xbf\xbf ]]>";
@@ -321,6 +367,42 @@ static void text_of_files_cannot_leave_its_place(void **state)
         }
         free(out[i]);
     }
+    rpl_report_fini(&r);
+}
+
+/* Names of more bytes than there is room for, which end in half a character. */
+static void a_text_that_is_cut_stays_utf8_and_in_the_json(void **state)
+{
+    rpl_report r = { 0 };
+    char cause[601] = "";
+    (void)state;
+    for (size_t i = 0; i + 1 < sizeof cause; i += 2) memcpy(cause + i, "\xc3\xa9", 3);
+    json_t *j = certificate_part(cause, "c0ffee", 1, 1), *origin = json_array_get(json_object_get(j, "origins"), 0);
+    json_object_set_new(origin, "cause", json_string(cause));
+    add_part(&r, j, "\xff.json");
+    OK(rpl_report_finish(&r, NULL, "2026-01-01", e));
+    assert_int_equal(rpl_utf8_bytes(r.issue[0].cause + strlen(r.issue[0].cause) - 1), 0); /* it is cut */
+    char *out[] = { written(&r, rpl_report_html), written(&r, rpl_report_junit), written(&r, as_json) };
+    json_t *last = parse_json(strchr(out[2], '\n') + 1);
+    assert_int_equal(json_array_size(json_object_get(last, "issues")), r.n_issues);
+    json_decref(last);
+    for (size_t i = 0; i < COUNT_OF(out); i++) {
+        for (const char *c = out[i]; *c; c += rpl_utf8_bytes(c))
+            if (rpl_utf8_bytes(c) == 0) fail_msg("form %zu, byte %td: %.40s", i, c - out[i], c);
+        free(out[i]);
+    }
+    rpl_report_fini(&r);
+}
+
+static void sums_of_any_integers_stay_integers(void **state)
+{
+    rpl_report r = { 0 };
+    (void)state;
+    for (int i = 1; i <= 2; i++)
+        add_part(&r, made("{'schema': 1, 'type': 'injection', 'changed': 9223372036854775807, 'shard': {'i': %d, 'n': 2}}",
+                          i), "x.json");
+    OK(rpl_report_finish(&r, NULL, "2026-01-01", e));
+    assert_int_equal(rpl_count(r.result[0].json, "changed"), INT64_C(1) << 53);
     rpl_report_fini(&r);
 }
 
@@ -457,6 +539,7 @@ int main(void)
         cmocka_unit_test(merging_is_associative_and_gives_the_whole),
         cmocka_unit_test(missing_parts_are_named_and_never_pass),
         cmocka_unit_test(a_part_that_is_there_twice_counts_once_and_is_an_error),
+        cmocka_unit_test(a_part_that_is_there_three_times_is_one_error),
         cmocka_unit_test(different_tapes_runs_builds_and_options_stay_apart),
         cmocka_unit_test(partial_is_never_a_pass),
         cmocka_unit_test(origins_come_before_what_follows_from_them),
@@ -465,7 +548,10 @@ int main(void)
         cmocka_unit_test(bad_results_are_refused_by_place_and_member),
         cmocka_unit_test(a_member_that_nobody_can_add_up_is_refused),
         cmocka_unit_test(bad_files_are_refused_by_name_and_line),
+        cmocka_unit_test(what_no_report_takes_is_passed_over_in_a_folder),
         cmocka_unit_test(text_of_files_cannot_leave_its_place),
+        cmocka_unit_test(a_text_that_is_cut_stays_utf8_and_in_the_json),
+        cmocka_unit_test(sums_of_any_integers_stay_integers),
         cmocka_unit_test(junit_counts_what_fails),
         cmocka_unit_test(any_value_in_any_place_is_refused_or_written),
     };

@@ -149,6 +149,10 @@ static void bad_waivers_are_refused_by_number_and_key(void **state)
     (void)state;
     refuse("{'waivers': []}", "w.json: \"schema\": wanted 1");
     refuse("{'schema': 1}", "w.json: \"waivers\": wanted a list");
+    refuse("{'schema': 1, 'waivers': [], 'waiver': []}", "w.json: found key 'waiver', wanted one of schema,waivers");
+    refuse("{'schema': 1, 'waivers': [], 'schem': 1}", "w.json: found key 'schem'"); /* the start of one is another */
+    refuse(WAIVER("'value': '', 'cause': '*', 'max_count': 1"), "waiver 1: \"value\": found an empty one, wanted text");
+    refuse(WAIVER("'value': 3, 'cause': '*', 'max_count': 1"), "waiver 1: \"value\": found something else");
     refuse(WAIVER("'value': '*', 'cause': '*'"), "w.json: waiver 1: found neither max_ratio nor max_count");
     refuse(WAIVER("'cause': '*', 'max_count': 1"), "waiver 1: \"value\": found none");
     refuse(WAIVER("'value': '*', 'cause': '*', 'max_count': 1, 'until': 3"), "found key 'until'");
