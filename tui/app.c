@@ -74,6 +74,13 @@ void tui_app_fini(tui_app *app)
     *app = (tui_app){ 0 };
 }
 
+void tui_app_leave(tui_app *app)
+{
+    tui_export_end(app->export);
+    app->export = NULL;
+    tui_pager_stop(app);
+}
+
 err_code tui_app_resize(tui_app *app, int32_t width, int32_t height, err *e)
 {
     return tui_canvas_resize(&app->canvas, width, height, e);
@@ -143,6 +150,7 @@ void tui_say(tui_app *app, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(app->message, sizeof app->message, fmt, args);
     va_end(args);
+    app->judging = false;
 }
 
 /* What only the stack is about; false: not one of these. */

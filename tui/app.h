@@ -44,8 +44,11 @@ typedef struct tui_app {
     uint32_t generation; /* counts up whenever model is another one: indices kept elsewhere are void */
     tui_mark_at *mark;   /* marked requests */
     size_t n_marks, marks_capacity;
+    char gates[64];      /* what classify said last, and of which tape: "B: PASS"; "": it was not asked */
+    bool judging;        /* the message says that a round is being judged: it goes when that is done */
     bool follow;         /* the user wants tapes looked at again while they grow; the owner of the tapes does it */
     bool mouse;          /* the user wants clicks and the wheel */
+    char copied[512];    /* for the terminal's clipboard; whoever takes it empties it */
     int side;            /* whose pane is alone on Value, else A: what .npy takes */
     /* Private to app*.c. */
     tui_canvas canvas;
@@ -86,6 +89,8 @@ extern const tui_screen TUI_SCREEN_ROUNDS, TUI_SCREEN_PROGRAM, TUI_SCREEN_VALUE,
 /* arms is borrowed, and started. The app shows Rounds, width x height. ERR_NOMEM. */
 MUST_USE err_code tui_app_init(tui_app *app, tui_arms *arms, const tui_tools *tools, int32_t width, int32_t height, err *e);
 void tui_app_fini(tui_app *app);
+/* Ends what must not be left behind, a file being written and a command, but waits for nothing else. */
+void tui_app_leave(tui_app *app);
 /* Goes to "[TAPE:]ROUND[/SLOT[/VALUE[INDEX]]]", SLOT '-' for none; screens below it are one key back. ERR_ARG: not such a
  * reference. ERR_INPUT: not on the tape. */
 MUST_USE err_code tui_app_go(tui_app *app, const char *reference, err *e);
@@ -109,6 +114,8 @@ void tui_say(tui_app *app, const char *fmt, ...) __attribute__((format(printf, 2
 void tui_open(tui_app *app, tui_kind kind); /* to the front: down to it where it is open already, else on top */
 bool tui_is_threaded(const tui_app *app);
 char tui_letter(const tui_app *app, int side); /* 'A' for the first tape */
+/* The side that is under suspicion, which judging, attributing and references are about: B, or the one tape alone. */
+int tui_suspect(const tui_app *app);
 /* The request at app->at; NULL: the tapes have none. */
 const tui_request *tui_at_request(tui_app *app);
 /* The value at app->at; NULL: none chosen. */
@@ -128,6 +135,10 @@ void tui_use_pair(tui_app *app, int a, int b);
 const rpl_certificate *tui_certificate(tui_app *app, int side);
 /* The origin that the certificate of a side names for a value; NULL: none. *inherited: it only follows. */
 const rpl_origin *tui_origin_of(tui_app *app, int side, const cap_name *n, bool *inherited);
+/* The same of the suspect, else of the other side; *side: whose it is. */
+const rpl_origin *tui_any_origin_of(tui_app *app, const cap_name *n, int *side, bool *inherited);
+/* What the suspect's certificate says of a round; NULL: not judged. */
+const rpl_certificate *tui_judgement(tui_app *app, const tui_request *r);
 
 /* ---- app_act.c: what does not depend on the screen; false: not one of these ---- */
 bool tui_act(tui_app *app, tui_action action, tui_reaction *r);

@@ -21,13 +21,37 @@ static void step_round(tui_app *app, int by)
     refresh(app);
 }
 
+/* One tape alone: the first value that its certificates call wrong, in this round, else in the first judged one. */
+static void go_illegal(tui_app *app)
+{
+    bool judged = false;
+    for (int32_t i = -1; i < tui_model_requests(app->model); i++) {
+        const tui_request *r = i < 0 ? tui_at_request(app) : tui_model_request(app->model, i);
+        const rpl_certificate *c = r ? tui_judgement(app, r) : NULL;
+        judged = judged || c;
+        if (!c || c->n_origins == 0) continue;
+        const rpl_origin *o = &c->origin[0];
+        int32_t request = i < 0 ? app->at.request : i;
+        if (o->slot != FMT_TAPE_NO_SLOT) request = tui_model_find_request(app->model, r->round, o->slot);
+        if (request < 0) continue;
+        int32_t value = tui_model_find_value(app->model, r->round_index, o->slot, o->worst.value);
+        app->at = (tui_place){ .request = request, .value = value, .element = value < 0 ? -1 : o->worst.index };
+        if (tui_app_screen(app)->bit & (TUI_ON_PROGRAM | TUI_ON_VALUE)) refresh(app);
+        else tui_open(app, TUI_PROGRAM);
+        return;
+    }
+    tui_say(app, judged ? "no illegal value in the rounds that were judged"
+                        : app->judge ? "one tape alone: judge a round (c), then this goes to what is illegal"
+                        : "one tape alone: nothing differs (browse A B, or --against ARM)");
+}
+
 /* On Rounds, Matrix and Info: of the first round that has one. Elsewhere: of this round. */
 static void go_origin(tui_app *app)
 {
     bool any_round = tui_app_screen(app)->bit & (TUI_ON_ROUNDS | TUI_ON_MATRIX | TUI_ON_INFO);
     int32_t i = app->at.request, n = tui_model_requests(app->model);
     if (!tui_model_is_pair(app->model)) {
-        tui_say(app, "one tape alone: nothing differs (browse A B, or --against ARM)");
+        go_illegal(app);
         return;
     }
     if (any_round)
@@ -66,8 +90,10 @@ static void certify(tui_app *app)
     if (!app->judge) tui_say(app, "to judge a round the checkpoint is needed: browse ... --model MODEL");
     else if (!tui_judge_ask(app->judge, tapes, tapes[TUI_B] ? 2 : 1, r->round))
         tui_say(app, "another round is being judged");
-    else if (tui_judge_busy(app->judge)) tui_say(app, "judging round %d", r->round);
-    else if (tui_judge_why(app->judge)[0]) tui_say(app, "%s", tui_judge_why(app->judge));
+    else if (tui_judge_busy(app->judge)) {
+        tui_say(app, "judging round %d", r->round);
+        app->judging = true;
+    } else if (tui_judge_why(app->judge)[0]) tui_say(app, "%s", tui_judge_why(app->judge));
     else refresh(app);
 }
 
@@ -119,6 +145,7 @@ bool tui_act(tui_app *app, tui_action action, tui_reaction *r)
     case TUI_DO_REFERENCE:
         tui_reference(app, reference, sizeof reference);
         tui_say(app, "%s", reference);
+        snprintf(app->copied, sizeof app->copied, "%s", reference);
         return true;
     case TUI_DO_EXPORT:
         tui_export_name(app, name, sizeof name);

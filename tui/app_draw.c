@@ -107,6 +107,7 @@ const tui_canvas *tui_app_draw(tui_app *app)
         return c;
     }
     tui_export_poll(app);
+    if (app->judging && !tui_judge_busy(app->judge)) tui_say(app, "%s", "");
     if (tui_judge_why(app->judge)[0] && !app->message[0]) tui_say(app, "%s", tui_judge_why(app->judge));
     if (tui_at_request(app)) tui_model_want(app->model, tui_at_request(app)->round_index);
     app->list = NULL;

@@ -106,7 +106,7 @@ bool tui_arms_tick(tui_arms *arms, tui_model *shown)
             tui_model_pause(m, m != turn);
             working = working || tui_model_is_working(m);
         }
-    return working;
+    return working || turn; /* the one whose turn it was may have ended meanwhile: then it is the next one's */
 }
 
 void tui_arms_adopt(tui_arms *arms, tui_arms *old)

@@ -33,8 +33,7 @@ static const cli_option OPTIONS[] = {
     { "--size", "WxH", "of the printed screen (default 80x24)", CLI_STR, offsetof(words, size) },
     { "--ascii", NULL, "ASCII only (default: as the locale says)", CLI_FLAG, offsetof(words, ascii) },
     { "--config", "FILE", "settings and key bindings (default: $XDG_CONFIG_HOME/sparktape/config, or in ~/.config)",
-     CLI_STR,
-      offsetof(words, config) },
+      CLI_STR, offsetof(words, config) },
     { "--list-keys", NULL, "print the actions, their keys and what they do", CLI_FLAG, offsetof(words, list_keys) },
 };
 
@@ -210,6 +209,8 @@ static err_code loop(session *s, tui_term *t, err *e)
         bool working = tui_app_working(&s->app), following = tui_follow_tick(s->follow, &s->app, &s->now);
         tui_term_mouse(t, s->app.mouse);
         tui_term_show(t, tui_app_draw(&s->app));
+        if (s->app.copied[0]) tui_term_copy(t, s->app.copied);
+        s->app.copied[0] = 0;
         working = tui_app_working(&s->app) || working; /* a screen may have asked for something while it was drawn */
         TRY(tui_term_key(t, working ? WORKING_MS : following ? FOLLOWING_MS : FOREVER, &key, e));
         if (key == TUI_KEY_RESIZE) TRY(resize(s, t, e));
@@ -282,6 +283,12 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         return ERR_OK;
     }
     err_code rc = browse(&s, &w, &common, &args, e);
+    if (rc == ERR_OK && s.has_app && s.tools.threaded && tui_app_working(&s.app)) {
+        /* A round being compared or judged may take long, and nobody waits for it any more: the process ends without it. */
+        tui_app_leave(&s.app);
+        fflush(stdout);
+        _exit(*exit_status);
+    }
     if (s.has_app) tui_app_fini(&s.app);
     tui_follow_close(s.follow);
     tui_tapes_close(&s.now);

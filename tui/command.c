@@ -138,14 +138,15 @@ void tui_command_end(tui_command *c)
 
 /* What a command without arguments is given. */
 static const struct { const char *name, *arguments; } DEFAULTS[] = {
-    { "show", "%y" }, { "info", "%a" }, { "ls", "%a" }, { "doctor", "%a" }, { "diff", "%a %b" }, 
-    { "certify", "%a %m --rounds %r" },
-    { "classify", "%a %m" }, { "accept", "%a %m" }, { "parity", "%a %m" }, { "attribute", "%a %m" },
+    { "show", "%y" }, { "info", "%t" }, { "ls", "%t" }, { "doctor", "%t" }, { "diff", "%a %b" },
+    { "certify", "%t %m --rounds %r" },
+    { "classify", "%t %m" }, { "accept", "%t %m" }, { "parity", "%t %m" }, { "attribute", "%t %m" },
     { "identity", "%m" }, { "manifest", "%m" }, { "verify", "%m" }, { "weights", "%m" },
 };
 
 enum { WORDS_MAX = 48 };
-typedef struct words { int n; const char *word[WORDS_MAX + 2]; char text[4096]; size_t used; } words;
+/* about: letters of the sides whose tapes stand in it, "B". */
+typedef struct words { int n; const char *word[WORDS_MAX + 2]; char text[4096], about[8]; size_t used; } words;
 
 /* What stands for %LETTER; NULL: there is none. */
 static const char *stands_for(tui_app *app, char letter, char buf[600])
@@ -156,6 +157,7 @@ static const char *stands_for(tui_app *app, char letter, char buf[600])
     switch (letter) {
     case 'a': return fmt_tape_path(tui_model_tape(app->model, TUI_A));
     case 'b': return b ? fmt_tape_path(b) : NULL;
+    case 't': return fmt_tape_path(tui_model_tape(app->model, tui_suspect(app)));
     case 'm': return app->tools.checkpoint;
     case 'v': return v ? v->name : NULL;
     case 'r': snprintf(buf, 600, "%d", r ? r->round : 0); return r ? buf : NULL;
@@ -166,6 +168,16 @@ static const char *stands_for(tui_app *app, char letter, char buf[600])
         return buf;
     default: return NULL;
     }
+}
+
+/* Notes whose tape %LETTER is. */
+static void note_side(const tui_app *app, words *w, char letter)
+{
+    size_t n = strlen(w->about);
+    int side = letter == 'a' ? TUI_A : letter == 'b' ? TUI_B : tui_suspect(app);
+    if (!strchr("abt", letter) || n + 1 >= sizeof w->about || strchr(w->about, tui_letter(app, side))) return;
+    w->about[n] = tui_letter(app, side);
+    w->about[n + 1] = 0;
 }
 
 /* Splits at blanks, "a text" is one word, %LETTER stands for something. */
@@ -180,10 +192,12 @@ static bool add_words(tui_app *app, words *w, const char *line)
         if (n == 2 && p[0] == '%') {
             text = stands_for(app, p[1], buf);
             if (!text) {
-                tui_say(app, "%%%c: there is none (a tape %%a, the other %%b, the checkpoint %%m, see the manual)", p[1]);
+                tui_say(app, "%%%c: there is none (tapes %%a and %%b, the suspect %%t, the checkpoint %%m, see the manual)",
+                        p[1]);
                 return false;
             }
             text_bytes = strlen(text);
+            note_side(app, w, p[1]);
         }
         if (w->n == WORDS_MAX || w->used + text_bytes + 1 > sizeof w->text) {
             tui_say(app, "the line is too long");
@@ -203,7 +217,6 @@ static void run_line(tui_app *app, const char *line)
     words w = { .n = 1 };
     err e = { 0 };
     tui_command *c;
-    char title[256] = "";
     size_t name_bytes = strcspn(line, " ");
     const char *rest = line + name_bytes + strspn(line + name_bytes, " ");
     char name[32];
@@ -217,10 +230,8 @@ static void run_line(tui_app *app, const char *line)
         if (strcmp(DEFAULTS[i].name, name) == 0 && !add_words(app, &w, DEFAULTS[i].arguments)) return;
     if (!add_words(app, &w, rest)) return;
     w.word[0] = app->tools.program;
-    for (int i = 1; i < w.n; i++)
-        snprintf(title + strlen(title), sizeof title - strlen(title), "%s%s", i > 1 ? " " : "", w.word[i]);
     if (tui_command_run(app->tools.program, w.word, tui_is_threaded(app), &c, &e) != ERR_OK) tui_say(app, "%s", e.msg);
-    else tui_pager_show(app, title, c);
+    else tui_pager_show(app, tui_model_is_pair(app->model) ? w.about : "", &w.word[1], c);
 }
 
 void tui_command_line(tui_app *app, const char *line)
@@ -251,6 +262,6 @@ void tui_attribute(tui_app *app)
     if (app->tools.program && app->tools.checkpoint) tui_command_line(app, line);
     else
         tui_say(app, "without --model, in a shell: sparktape attribute %s MODEL%s",
-                fmt_tape_path(tui_model_tape(app->model, TUI_A)),
+                fmt_tape_path(tui_model_tape(app->model, tui_suspect(app))),
                 line + strlen("attribute"));
 }

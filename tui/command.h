@@ -1,8 +1,8 @@
 /* Commands of the binary on what the cursor is on, their output in the pager.
  *
- * In a typed line %a and %b are the tapes of sides A and B, %m the checkpoint, %r the round, %s the slot, %v the value, %y
- * the reference. A command that is typed without its first argument gets what it needs: "show" shows the reference, "diff"
- * compares A and B, "certify" judges this round of A. */
+ * In a typed line %a and %b are the tapes of sides A and B, %t the suspect of them (tui_suspect), %m the checkpoint, %r
+ * the round, %s the slot, %v the value, %y the reference. A command that is typed without its first argument gets what it
+ * needs: "show" shows the reference, "diff" compares A and B, "certify" judges this round of %t. */
 #ifndef TUI_COMMAND_H
 #define TUI_COMMAND_H
 
@@ -10,7 +10,7 @@
 
 /* "q", "help", a reference, or a command with its arguments. */
 void tui_command_line(tui_app *app, const char *line);
-/* The attribution of what differs to this op, as the command "attribute" has it. */
+/* The attribution of what differs to this op, as the command "attribute" has it of the suspect. */
 void tui_attribute(tui_app *app);
 
 /* ---- a running command, for the pager ---- */
@@ -24,8 +24,9 @@ bool tui_command_done(tui_command *c, int *exit_status); /* status: -1 when it w
 void tui_command_stop(tui_command *c);                   /* if it runs; it will be done soon */
 void tui_command_end(tui_command *c);                    /* stops it and waits; NULL is a no-op */
 
-/* The pager shows it, with a title; c is the pager's from here on. */
-void tui_pager_show(tui_app *app, const char *title, tui_command *c);
+/* The pager shows it under its words, argv as above without the program, and the letters of the sides that it is about,
+ * "" for none; c is the pager's from here on. */
+void tui_pager_show(tui_app *app, const char *about, const char *const *argv, tui_command *c);
 void tui_pager_stop(tui_app *app); /* the command, if it still runs; what it said stays */
 
 #endif

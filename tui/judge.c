@@ -96,6 +96,12 @@ const rpl_certificate *tui_judge_of(tui_judge *j, const fmt_tape *tape, int32_t 
     return NULL;
 }
 
+bool tui_judge_any(tui_judge *j)
+{
+    if (j) take(j);
+    return j && j->n_kept > 0;
+}
+
 bool tui_judge_ask(tui_judge *j, const fmt_tape *const *tapes, int n, int32_t round)
 {
     if (tui_judge_busy(j)) return false;

@@ -15,6 +15,7 @@ bool tui_judge_ask(tui_judge *j, const fmt_tape *const *tapes, int n, int32_t ro
 bool tui_judge_busy(tui_judge *j);
 /* NULL: not judged. Valid until the next ask. j may be NULL. */
 const rpl_certificate *tui_judge_of(tui_judge *j, const fmt_tape *tape, int32_t round);
+bool tui_judge_any(tui_judge *j); /* a round has been judged */
 /* Why the last ask failed; "": it did not. */
 const char *tui_judge_why(tui_judge *j);
 /* The router's bias of a stage, [*n] f32: known once a round has been judged. NULL: unknown. */

@@ -55,7 +55,7 @@ static const tui_binding BUILT_IN[] = {
     { TUI_DO_ATTRIBUTE, PROGRAM | VALUE, { 'a' }, "attribute", NULL, "attribution on this op" },
     { TUI_DO_FOLLOW, SEVEN, { 'F' }, "follow", NULL, "follow a growing tape" },
     { TUI_DO_PAUSE, SEVEN, { 'P' }, "pause", NULL, "stop comparing, go on" },
-    { TUI_DO_REFERENCE, SEVEN, { 'y' }, "reference", NULL, "reference for --at, show" },
+    { TUI_DO_REFERENCE, SEVEN, { 'y' }, "reference", NULL, "copy a reference to this" },
     { TUI_DO_EXPORT, ALL, { 'x' }, "export", NULL, "export this screen" },
     { TUI_DO_COMMAND, ALL, { ':' }, "command", NULL, "run a command on this" },
     { TUI_DO_MOUSE, ALL, { 'M' }, "mouse", NULL, "mouse on, off" },

@@ -47,14 +47,17 @@ bool tui_open_value(tui_app *app, int32_t slot, const char *name)
 }
 
 char tui_letter(const tui_app *app, int side) { return (char)('A' + (side == TUI_A ? app->a : app->b)); }
+int tui_suspect(const tui_app *app) { return tui_model_is_pair(app->model) ? TUI_B : TUI_A; }
 
 void tui_reference(tui_app *app, char *buf, size_t bytes)
 {
     const tui_request *r = tui_at_request(app);
     const cap_name *v = tui_at_value(app);
-    const char *path = fmt_tape_path(tui_model_tape(app->model, TUI_A));
     char slot[16] = "-", index[128] = "";
     tui_facts facts;
+    int side = tui_suspect(app);
+    if (v && !tui_model_facts(app->model, side, v, &facts)) side = TUI_A; /* which alone has it then */
+    const char *path = fmt_tape_path(tui_model_tape(app->model, side));
     if (!r) {
         snprintf(buf, bytes, "%s", path);
         return;
@@ -129,4 +132,18 @@ const rpl_origin *tui_origin_of(tui_app *app, int side, const cap_name *n, bool 
     const rpl_origin *o = find_origin(c->origin, c->n_origins, n);
     *inherited = !o;
     return o ? o : find_origin(c->inherited, c->n_inherited, n);
+}
+
+const rpl_origin *tui_any_origin_of(tui_app *app, const cap_name *n, int *side, bool *inherited)
+{
+    *side = tui_suspect(app);
+    const rpl_origin *o = tui_origin_of(app, *side, n, inherited);
+    if (o || *side == TUI_A) return o;
+    *side = TUI_A;
+    return tui_origin_of(app, TUI_A, n, inherited);
+}
+
+const rpl_certificate *tui_judgement(tui_app *app, const tui_request *r)
+{
+    return tui_judge_of(app->judge, tui_model_tape(app->model, tui_suspect(app)), r->round);
 }

@@ -59,18 +59,18 @@ void tui_program_group_text(int32_t group, char *buf, size_t bytes)
 
 /* ---- the lines ---- */
 
-static bool add_line(program *s, int32_t value, int32_t group)
+static bool add_line(tui_program *s, int32_t value, int32_t group)
 {
     void *array = s->line;
     if (!mem_grow(&array, &s->capacity, (size_t)s->list.n + 1, sizeof *s->line)) return false;
     s->line = array;
-    s->line[s->list.n++] = (program_line){ value, group };
+    s->line[s->list.n++] = (tui_program_line){ value, group };
     return true;
 }
 
 tui_field tui_program_field(void *of, int i)
 {
-    const program_of *l = of;
+    const tui_program_of *l = of;
     const double none = (double)NAN;
     tui_facts f;
     const eng_op *op = tui_model_op(l->app->model, l->n);
@@ -90,11 +90,11 @@ tui_field tui_program_field(void *of, int i)
     }
 }
 
-static bool passes(tui_app *app, const program *s, const cap_name *n, const rpl_round *round, int32_t i)
+static bool passes(tui_app *app, const tui_program *s, const cap_name *n, const rpl_round *round, int32_t i)
 {
     const rpl_value *v = round ? &round->value[i] : NULL;
     const eng_op *op = s->filter[0] ? tui_model_op(app->model, n) : NULL;
-    if (!tui_expr_passes(&s->expr, tui_program_field, &(program_of){ app, n, v })) return false;
+    if (!tui_expr_passes(&s->expr, tui_program_field, &(tui_program_of){ app, n, v })) return false;
     return tui_contains(n->name, s->filter) || (op && tui_contains(eng_kind_name(op->kind), s->filter)) ||
            (v && tui_contains(TUI_VERDICT[tui_verdict_of(v)].word, s->filter));
 }
@@ -125,12 +125,15 @@ int tui_program_named_column(bool pair, const char *name)
 /* What a line is sorted by: a number, or a text. */
 static int sort_field(bool pair, int column)
 {
-    if (pair) return column == PAIR_DIFFER ? PROGRAM_DIFFER : column == PAIR_L2 ? PROGRAM_L2 : column == PAIR_ULP ? PROGRAM_ULP :
-                     column == PAIR_OP ? PROGRAM_OP : PROGRAM_VALUE;
-    return column == LONE_MAX ? PROGRAM_MAX : column == LONE_RMS ? PROGRAM_RMS : column == LONE_OP ? PROGRAM_OP : PROGRAM_VALUE;
+    static const int OF_PAIR[PAIR_COUNT] = { [PAIR_DIFFER] = PROGRAM_DIFFER, [PAIR_L2] = PROGRAM_L2,
+                                             [PAIR_ULP] = PROGRAM_ULP, [PAIR_OP] = PROGRAM_OP,
+                                             [PAIR_VALUE] = PROGRAM_VALUE };
+    static const int OF_LONE[LONE_COUNT] = { [LONE_MAX] = PROGRAM_MAX, [LONE_RMS] = PROGRAM_RMS, [LONE_OP] = PROGRAM_OP,
+                                             [LONE_VALUE] = PROGRAM_VALUE };
+    return pair ? OF_PAIR[column] : OF_LONE[column];
 }
 
-typedef struct sort_line { tui_field key; bool rising; program_line line; } sort_line;
+typedef struct sort_line { tui_field key; bool rising; tui_program_line line; } sort_line;
 
 static int by_key(const void *x, const void *y)
 {
@@ -145,14 +148,14 @@ static int by_key(const void *x, const void *y)
     return order;
 }
 
-static void sort_lines(tui_app *app, program *s, const cap_name *name, const rpl_round *round)
+static void sort_lines(tui_app *app, tui_program *s, const cap_name *name, const rpl_round *round)
 {
     sort_line *line = mem_alloc((size_t)s->list.n + 1, sizeof *line);
     int by = sort_field(tui_model_is_pair(app->model), s->sorted);
     if (!line) return;
     for (int32_t i = 0; i < s->list.n; i++) {
         int32_t v = s->line[i].value;
-        program_of of = { app, &name[v], round ? &round->value[v] : NULL };
+        tui_program_of of = { app, &name[v], round ? &round->value[v] : NULL };
         line[i] = (sort_line){ tui_program_field(&of, by), s->rising, s->line[i] };
     }
     qsort(line, (size_t)s->list.n, sizeof *line, by_key);
@@ -160,7 +163,7 @@ static void sort_lines(tui_app *app, program *s, const cap_name *name, const rpl
     free(line);
 }
 
-void tui_program_make(tui_app *app, program *s)
+void tui_program_make(tui_app *app, tui_program *s)
 {
     int32_t n = 0, group = -1;
     bool room = true;
@@ -191,6 +194,7 @@ static void pair_note(const rpl_value *v, char *buf, size_t bytes)
     char number[32];
     buf[0] = 0;
     if (v->state == RPL_STATE_UNREADABLE) snprintf(buf, bytes, "%s", v->why);
+    else if (v->state == RPL_STATE_BY_HASH && v->rows.n_differ) rpl_rows_text(&v->rows, buf, bytes);
     else if (v->state != RPL_STATE_COMPARED) snprintf(buf, bytes, "%s", rpl_state_text(v->state));
     else if (v->m.findings)
         snprintf(buf, bytes, "%s", rpl_finding_text((rpl_finding)(v->m.findings & -v->m.findings)));
@@ -201,29 +205,38 @@ static void pair_note(const rpl_value *v, char *buf, size_t bytes)
                  tui_number(v->logits.kl_max, 8, number));
 }
 
-/* Of the router's choice: how near the cut was, in the rows that differ. */
+/* Of the router's choice: how near the cut was, in the first row that differs. Of tokens: by how much the first that
+ * differs won on side B. */
 static void near_tie(tui_app *app, const cap_name *n, const rpl_value *v, char *buf, size_t bytes)
 {
     char number[32];
     double margin;
+    const tui_request *r = tui_at_request(app);
+    const rpl_round *round = r ? tui_model_result(app->model, r->round_index) : NULL;
+    for (int32_t i = 0; round && strcmp(n->name, "drafts") == 0 && i < round->n_drafts; i++) {
+        const rpl_draft *d = &round->draft[i];
+        if (d->entry == r->entry && !d->exact && !isnan(d->margin_b))
+            snprintf(buf + strlen(buf), bytes - strlen(buf), "%sdraft %d won by %s", buf[0] ? ", " : "", d->n_same,
+                     tui_number(d->margin_b, 7, number));
+    }
     if (!v->has_ids || v->m.n_equal == v->m.n || v->ids.first_order < 0) return;
     if (tui_margin_at_cut(app, TUI_B, n, v->ids.first_order, &margin))
         snprintf(buf + strlen(buf), bytes - strlen(buf), ", row %lld cut %s", (long long)v->ids.first_order,
                  tui_number(margin, 7, number));
 }
 
-/* The certificates' word, side A's first; "" when there is none or all is exact. */
+/* The certificates' word, the suspect's first; "" when there is none or all is exact. */
 static void certificate_note(tui_app *app, const cap_name *n, char *buf, size_t bytes)
 {
+    int illegal_side;
+    bool inherited;
+    const rpl_origin *o = tui_any_origin_of(app, n, &illegal_side, &inherited);
     buf[0] = 0;
-    for (int side = TUI_A; side < TUI_SIDES && !buf[0]; side++) {
-        bool inherited;
+    if (o)
+        snprintf(buf, bytes, "%c %s%s", tui_letter(app, illegal_side), inherited ? "wrong input: " : "",
+                 inherited ? o->from : o->cause[0] ? o->cause : "illegal");
+    for (int side = tui_suspect(app); side >= TUI_A; side--) {
         const rpl_certificate *c = tui_certificate(app, side);
-        const rpl_origin *o = tui_origin_of(app, side, n, &inherited);
-        if (o)
-            snprintf(buf, bytes, "%c %s", tui_letter(app, side), inherited ? "wrong input: " : o->cause[0] ? o->cause :
-                     "illegal");
-        if (o && inherited) snprintf(buf + strlen(buf), bytes - strlen(buf), "%s", o->from);
         for (size_t i = 0; c && !buf[0] && i < c->n_sums; i++) {
             const rpl_value_sum *sum = &c->sum[i];
             if (strcmp(sum->value, n->name) == 0 && sum->n_flip && !sum->n_illegal)
@@ -254,7 +267,7 @@ static double bound_share(tui_app *app, const cap_name *n)
     return fmin(1, fmax(0.02, 0.5 + log10(most) / 8));
 }
 
-void tui_program_note(const program_of *of, char *buf, size_t bytes)
+void tui_program_note(const tui_program_of *of, char *buf, size_t bytes)
 {
     certificate_note(of->app, of->n, buf, bytes);
     if (buf[0] || !of->v) return;
@@ -262,7 +275,7 @@ void tui_program_note(const program_of *of, char *buf, size_t bytes)
     near_tie(of->app, of->n, of->v, buf, bytes);
 }
 
-double tui_program_error(const program_of *of)
+double tui_program_error(const tui_program_of *of)
 {
     double judged = bound_share(of->app, of->n);
     return isnan(judged) ? error_share(of->v->m.rel_l2) : judged;

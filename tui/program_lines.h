@@ -16,10 +16,10 @@ enum { PROGRAM_VALUE, PROGRAM_OP, PROGRAM_STAGE, PROGRAM_VERDICT, PROGRAM_DIFFER
        PROGRAM_MAX, PROGRAM_RMS, PROGRAM_FIELDS };
 extern const char *const TUI_PROGRAM_FIELDS[PROGRAM_FIELDS];
 
-typedef struct program_line { int32_t value; /* -1: the heading of a group */ int32_t group; } program_line;
+typedef struct tui_program_line { int32_t value; /* -1: the heading of a group */ int32_t group; } tui_program_line;
 
-typedef struct program {
-    program_line *line;
+typedef struct tui_program {
+    tui_program_line *line;
     size_t capacity;
     tui_list list;
     char filter[64];
@@ -29,10 +29,10 @@ typedef struct program {
     uint32_t generation;
     int32_t request; /* whose lines they are, and whether its result was there */
     bool had_result;
-} program;
+} tui_program;
 
 /* Makes the lines of the request at app->at. */
-void tui_program_make(tui_app *app, program *s);
+void tui_program_make(tui_app *app, tui_program *s);
 /* The next column to sort by after this one; of a name: the column that has it in its title, -1: none. */
 int tui_program_next_column(bool pair, int column);
 int tui_program_named_column(bool pair, const char *name);
@@ -40,13 +40,13 @@ int tui_program_named_column(bool pair, const char *name);
 void tui_program_group_text(int32_t group, char *buf, size_t bytes);
 
 /* A value of the request's round, v NULL: not compared. */
-typedef struct program_of { tui_app *app; const cap_name *n; const rpl_value *v; } program_of;
+typedef struct tui_program_of { tui_app *app; const cap_name *n; const rpl_value *v; } tui_program_of;
 tui_field tui_program_field(void *of, int field);
 /* What certificates say of it, else what does not fit the figures: why it was not compared, findings, agreement of ids and
  * tokens, how near the router's cut was. Into buf. */
-void tui_program_note(const program_of *of, char *buf, size_t bytes);
+void tui_program_note(const tui_program_of *of, char *buf, size_t bytes);
 /* Its error as a bar, 0 ... 1: against its bound, by the certificates; else relative L2 from 1e-8 to 1. */
-double tui_program_error(const program_of *of);
+double tui_program_error(const tui_program_of *of);
 /* "BF16 [10, 96]" into buf. */
 void tui_program_type(tui_app *app, const cap_name *n, char *buf, size_t bytes);
 

@@ -61,6 +61,7 @@ static void add_differences(tui_app *app, info *s)
         int32_t before = s->list.n;
         add(s, TUI_STRONG, "A %s  |  %c %s", tui_arms_name(app->arms, 0), 'A' + j, tui_arms_name(app->arms, j));
         for (size_t p = 0; p < COUNT_OF(PARTS); p++) {
+            if (!part_of(app->arms->tape[0], PARTS[p]) || !part_of(app->arms->tape[j], PARTS[p])) continue;
             json_t *a = json_pack("{s:O?}", PARTS[p], part_of(app->arms->tape[0], PARTS[p]));
             json_t *b = json_pack("{s:O?}", PARTS[p], part_of(app->arms->tape[j], PARTS[p]));
             char **lines = a && b ? rpl_identity_diff(a, b) : NULL;
@@ -114,6 +115,7 @@ static void add_tape(tui_app *app, info *s, int arm)
 
 static void make(tui_app *app, info *s)
 {
+    char suspect = tui_letter(app, tui_suspect(app));
     s->text.n = 0;
     s->list.n = 0;
     s->arms = app->arms;
@@ -126,8 +128,12 @@ static void make(tui_app *app, info *s)
     add(s, TUI_TITLE, "capture");
     for (int i = 0; i < app->arms->n; i++) add_losses(s, app->arms->tape[i], (char)('A' + i));
     add(s, TUI_TITLE, "gates");
-    add(s, TUI_PLAIN, "Enter here judges A by the gates: sparktape classify%s",
-        app->tools.checkpoint ? "" : " (needs --model MODEL)");
+    if (app->gates[0])
+        add(s, strstr(app->gates, "PASS") ? TUI_EQUAL : TUI_WARN, "%s; Enter judges %c, by sparktape classify",
+            app->gates, suspect);
+    else
+        add(s, TUI_PLAIN, "Enter here judges %c by the gates: sparktape classify%s", suspect,
+            app->tools.checkpoint ? "" : " (needs --model MODEL)");
     if (s->list.n) s->line[s->list.n - 1].gates = true;
     for (int i = 0; i < app->arms->n; i++) {
         add(s, TUI_TITLE, "tape");

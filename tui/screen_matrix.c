@@ -35,11 +35,11 @@ static void compare_ranks(void *ctx, const atomic_bool *cancel)
         ranks *x = &s->ranks[arm];
         const fmt_tape *t = s->arms->tape[arm];
         *x = (ranks){ .n_ranks = 1 };
+        if (json_integer_value(json_object_get(json_object_get(fmt_tape_head(t), "identity"), "tp")) == 1) continue;
         for (size_t i = 0; i < fmt_tape_count(t) && !atomic_load(cancel); i++) {
             fmt_tape_record r, first;
             fmt_tape_at(t, i, &r);
             if (r.n_ranks > x->n_ranks) x->n_ranks = r.n_ranks;
-            if (r.n_ranks < 2) break; /* of one rank throughout */
             if (r.place != FMT_PLACE_REPLICATED || r.key.rank < 1) continue;
             fmt_tape_key key = r.key;
             key.rank = 0;

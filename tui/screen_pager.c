@@ -7,7 +7,7 @@ enum { ASIDE = 8 }; /* columns that Left and Right move by */
 
 typedef struct pager {
     tui_command *command;  /* NULL: never asked for */
-    char title[256], search[128];
+    char about[8], title[256], search[128]; /* about: letters of sides, "B" */
     tui_text text;
     size_t scanned;        /* bytes of text that line knows */
     size_t *line;          /* starts of lines */
@@ -54,12 +54,15 @@ static const char *line_text(const pager *s, int32_t i, char buf[1024])
     return buf;
 }
 
-void tui_pager_show(tui_app *app, const char *title, tui_command *c)
+void tui_pager_show(tui_app *app, const char *about, const char *const *argv, tui_command *c)
 {
     pager *s = app->state[TUI_PAGER];
     clear(s);
     s->command = c;
-    snprintf(s->title, sizeof s->title, "%s", title);
+    snprintf(s->about, sizeof s->about, "%s", about);
+    s->title[0] = 0;
+    for (size_t n = 0; *argv; argv++, n = strlen(s->title))
+        snprintf(s->title + n, sizeof s->title - n, "%s%s", n ? " " : "", *argv);
     tui_open(app, TUI_PAGER);
 }
 
@@ -92,8 +95,12 @@ static void draw(tui_app *app, void *state, tui_rect body)
     int status;
     bool done = !s->command || tui_command_done(s->command, &status);
     take(s);
+    if (done && s->command && strncmp(s->title, "classify ", 9) == 0)
+        snprintf(app->gates, sizeof app->gates, status == 0 || status == 1 ? "%s%s%s" : "%s%s%s, exit %d", s->about,
+                 s->about[0] ? ": " : "", status == 0 ? "PASS" : status == 1 ? "FAIL" : "not judged", status);
     if (done && s->command) snprintf(end, sizeof end, status < 0 ? "stopped" : "exit %d", status);
-    tui_putf(c, body.x + 1, body.y, body.width - 26, TUI_STRONG, "$ sparktape %s", s->command ? s->title : "");
+    tui_putf(c, body.x + 1, body.y, body.width - 26, TUI_STRONG, "%s%s$ sparktape %s",
+             s->command ? s->about : "", s->command && s->about[0] ? ": " : "", s->command ? s->title : "");
     tui_put_right(c, body.x + body.width - 24, body.y, 23, done && status == 0 ? TUI_DIM : TUI_WARN, s->command ? end : "");
     app->page = body.height - 1;
     app->list = &s->list;

@@ -5,7 +5,7 @@
 #include <math.h>
 
 /* Puts the cursor on app->at; without a choice on the first origin, else on the first value. */
-static void find_cursor(tui_app *app, program *s)
+static void find_cursor(tui_app *app, tui_program *s)
 {
     const tui_request *r = tui_at_request(app);
     if (app->at.value < 0 && r) app->at.value = r->first_origin;
@@ -37,12 +37,13 @@ static void draw_pair(tui_app *app, const tui_layout *l, int32_t y, const cap_na
     tui_program_type(app, n, text, sizeof text);
     tui_table_put(c, TUI_PAIR_COLUMNS, PAIR_TYPE, l, y, TUI_DIM, text);
     if (!v) return;
-    const program_of of = { app, n, v };
+    const tui_program_of of = { app, n, v };
     tui_program_note(&of, text, sizeof text);
     bool warn = v->m.findings || verdict == TUI_VERDICT_BROKEN;
     tui_table_put(c, TUI_PAIR_COLUMNS, PAIR_NOTE, l, y, warn ? TUI_WARN : TUI_PLAIN, text);
     if (v->state != RPL_STATE_COMPARED || v->m.n_equal == v->m.n) return;
-    tui_table_put(c, TUI_PAIR_COLUMNS, PAIR_DIFFER, l, y, TUI_PLAIN, tui_count((uint64_t)(v->m.n - v->m.n_equal), 7, number));
+    tui_table_put(c, TUI_PAIR_COLUMNS, PAIR_DIFFER, l, y, TUI_PLAIN,
+                  tui_count((uint64_t)(v->m.n - v->m.n_equal), 7, number));
     if (!tui_is_float(v->a.dtype)) return;
     tui_table_put(c, TUI_PAIR_COLUMNS, PAIR_L2, l, y, style, tui_number(v->m.rel_l2, 8, number));
     tui_table_put(c, TUI_PAIR_COLUMNS, PAIR_ULP, l, y, TUI_PLAIN, tui_count(v->m.max_ulp, 5, number));
@@ -61,7 +62,8 @@ static void draw_lone(tui_app *app, const tui_layout *l, int32_t y, const cap_na
     tui_table_put(c, TUI_LONE_COLUMNS, LONE_TYPE, l, y, TUI_DIM, text);
     if (!tui_model_facts(app->model, TUI_A, n, &f)) return;
     if (!f.has_stats) {
-        tui_table_put(c, TUI_LONE_COLUMNS, LONE_NOTE, l, y, TUI_DIM, f.tier == FMT_TIER_HASH ? "hash only" : "sum of ranks");
+        tui_table_put(c, TUI_LONE_COLUMNS, LONE_NOTE, l, y, TUI_DIM,
+                      f.tier == FMT_TIER_HASH ? "hash only" : "sum of ranks");
         return;
     }
     tui_table_put(c, TUI_LONE_COLUMNS, LONE_MIN, l, y, TUI_PLAIN, tui_number(f.stats.min, 8, number));
@@ -69,7 +71,7 @@ static void draw_lone(tui_app *app, const tui_layout *l, int32_t y, const cap_na
     if (f.stats.rms > 0) tui_table_put(c, TUI_LONE_COLUMNS, LONE_RMS, l, y, TUI_PLAIN, tui_number(f.stats.rms, 8, number));
     unsigned long long nan = f.stats.n_nan, inf = f.stats.n_inf;
     bool inherited;
-    tui_program_note(&(program_of){ app, n, NULL }, text, sizeof text);
+    tui_program_note(&(tui_program_of){ app, n, NULL }, text, sizeof text);
     if (text[0]) {
         bool origin = tui_origin_of(app, TUI_A, n, &inherited) && !inherited;
         tui_table_put(c, TUI_LONE_COLUMNS, LONE_NOTE, l, y, origin ? TUI_ORIGIN : TUI_INHERITED, text);
@@ -93,22 +95,20 @@ static bool draw_cause(tui_app *app, tui_rect body, int32_t y, const cap_name *n
 {
     char index[128];
     tui_facts facts;
-    for (int side = TUI_A; side < TUI_SIDES; side++) {
-        bool inherited;
-        const rpl_origin *o = tui_origin_of(app, side, n, &inherited);
-        if (!o || !tui_model_facts_any(app->model, n, &facts)) continue;
-        tui_index_text(&facts.tensor, o->worst.index, index);
-        tui_putf(&app->canvas, body.x + 1, y, body.width - 1, inherited ? TUI_INHERITED : TUI_ORIGIN,
-                 "%c %s %s%s: %lld of %lld illegal, worst %s %.9g, exact %.9g, %.3g times its bound", tui_letter(app, side),
-                 o->op, inherited ? "inherits from " : "", inherited ? o->from : o->cause[0] ? o->cause : "no cause named",
-                 (long long)o->n_illegal, (long long)o->n, index, o->worst.got, o->worst.exact, fabs(o->worst.ratio));
-        return true;
-    }
-    return false;
+    int side;
+    bool inherited;
+    const rpl_origin *o = tui_any_origin_of(app, n, &side, &inherited);
+    if (!o || !tui_model_facts_any(app->model, n, &facts)) return false;
+    tui_index_text(&facts.tensor, o->worst.index, index);
+    tui_putf(&app->canvas, body.x + 1, y, body.width - 1, inherited ? TUI_INHERITED : TUI_ORIGIN,
+             "%c %s %s%s: %lld of %lld illegal, worst %s %.9g, exact %.9g, %.3g times its bound", tui_letter(app, side),
+             o->op, inherited ? "inherits from " : "", inherited ? o->from : o->cause[0] ? o->cause : "no cause named",
+             (long long)o->n_illegal, (long long)o->n, index, o->worst.got, o->worst.exact, fabs(o->worst.ratio));
+    return true;
 }
 
 /* The chosen value in words: the lines above the keys. */
-static void draw_detail(tui_app *app, const program *s, tui_rect body, int32_t y)
+static void draw_detail(tui_app *app, const tui_program *s, tui_rect body, int32_t y)
 {
     const cap_name *n = tui_at_value(app);
     const rpl_value *v = tui_at_result(app);
@@ -120,10 +120,13 @@ static void draw_detail(tui_app *app, const program *s, tui_rect body, int32_t y
     tui_putf(c, body.x + 1, y, body.width - 1, TUI_PLAIN, "%s  %s%s%s%s%s", n->name, type, op ? "  by " : "",
              op ? eng_kind_name(op->kind) : "", v && v->ops[0] ? ": " : "", v ? v->ops : "");
     if (s->filter[0] || s->expr.n) tui_put_right(c, body.x, y, body.width - 1, TUI_STRONG, "(filtered)");
-    bool told = draw_cause(app, body, y + 2, n);
-    if (!told && tui_certificate(app, TUI_A))
-        tui_putf(c, body.x + 1, y + 2, body.width - 1, TUI_DIM,
-                 "judged: every element is one that some order of sums gives");
+    const rpl_certificate *judged = tui_certificate(app, tui_suspect(app));
+    if (!draw_cause(app, body, y + 2, n) && judged)
+        for (size_t i = 0; i < judged->n_sums; i++)
+            if (strcmp(judged->sum[i].value, n->name) == 0)
+                tui_putf(c, body.x + 1, y + 2, body.width - 1, TUI_DIM,
+                         "judged: every element of %c's %s is one that some order of sums gives",
+                         tui_letter(app, tui_suspect(app)), n->name);
     if (!v) return;
     const tui_verdict_look *look = &TUI_VERDICT[tui_verdict_of(v)];
     if (v->state != RPL_STATE_COMPARED || v->m.n_equal == v->m.n || v->m.worst < 0) {
@@ -139,7 +142,7 @@ static void draw_detail(tui_app *app, const program *s, tui_rect body, int32_t y
 static void draw(tui_app *app, void *state, tui_rect body)
 {
     enum { DETAIL_LINES = 3, MARGIN = 2 };
-    program *s = state;
+    tui_program *s = state;
     const tui_request *at = tui_at_request(app);
     bool came = at && !s->had_result && tui_model_result(app->model, at->round_index);
     if (s->generation != app->generation || s->request != app->at.request || came) enter(app, s);
@@ -150,7 +153,7 @@ static void draw(tui_app *app, void *state, tui_rect body)
     bool pair = tui_model_is_pair(app->model);
     const tui_column *column = pair ? TUI_PAIR_COLUMNS : TUI_LONE_COLUMNS;
     tui_column judged[PAIR_COUNT];
-    if (pair && tui_certificate(app, TUI_A)) { /* the bar is of another thing then */
+    if (pair && tui_certificate(app, tui_suspect(app))) { /* the bar is of another thing then */
         memcpy(judged, TUI_PAIR_COLUMNS, sizeof judged);
         judged[PAIR_BAR].title = "bound at |";
         column = judged;
@@ -181,7 +184,7 @@ static void draw(tui_app *app, void *state, tui_rect body)
 /* ---- actions ---- */
 
 /* The cursor rests on values: over a heading it moves on, and back at the list's start. */
-static void settle(tui_app *app, program *s, bool upwards)
+static void settle(tui_app *app, tui_program *s, bool upwards)
 {
     if (s->list.n == 0) return;
     if (s->line[s->list.cursor].value < 0) s->list.cursor += upwards && s->list.cursor > 0 ? -1 : 1;
@@ -191,20 +194,26 @@ static void settle(tui_app *app, program *s, bool upwards)
     app->at.element = -1;
 }
 
-static void next_different(tui_app *app, program *s, int by)
+static void next_different(tui_app *app, tui_program *s, int by)
 {
     const tui_request *r = tui_at_request(app);
     const rpl_round *round = r ? tui_model_result(app->model, r->round_index) : NULL;
-    for (int32_t i = s->list.cursor + by; round && i >= 0 && i < s->list.n; i += by) {
-        if (s->line[i].value < 0 || !tui_is_different(tui_verdict_of(&round->value[s->line[i].value]))) continue;
+    bool pair = tui_model_is_pair(app->model), judged = r && !pair && tui_judgement(app, r), inherited;
+    int32_t n = 0;
+    const cap_name *name = r ? tui_model_values(app->model, r->round_index, &n) : NULL;
+    for (int32_t i = s->list.cursor + by; (round || judged) && i >= 0 && i < s->list.n; i += by) {
+        int32_t v = s->line[i].value;
+        if (v < 0 || !(pair ? tui_is_different(tui_verdict_of(&round->value[v]))
+                            : tui_origin_of(app, TUI_A, &name[v], &inherited) != NULL)) continue;
         s->list.cursor = i;
         return;
     }
-    tui_say(app, !tui_model_is_pair(app->model) ? "one tape alone: nothing differs" : !round ? "not compared yet" :
+    if (judged) tui_say(app, "no %s value of this round is illegal", by > 0 ? "later" : "earlier");
+    else tui_say(app, !pair ? "one tape alone: nothing differs" : !round ? "not compared yet" :
             by > 0 ? "no later value differs in this round" : "no earlier value differs in this round");
 }
 
-static void sort_by(tui_app *app, program *s, int column)
+static void sort_by(tui_app *app, tui_program *s, int column)
 {
     const tui_column *c = tui_model_is_pair(app->model) ? TUI_PAIR_COLUMNS : TUI_LONE_COLUMNS;
     s->sorted = column;
@@ -214,7 +223,7 @@ static void sort_by(tui_app *app, program *s, int column)
 }
 
 /* name NULL: the next column. */
-static void sort_column(tui_app *app, program *s, const char *name)
+static void sort_column(tui_app *app, tui_program *s, const char *name)
 {
     bool pair = tui_model_is_pair(app->model);
     int column = name ? tui_program_named_column(pair, name) : tui_program_next_column(pair, s->sorted);
@@ -224,7 +233,7 @@ static void sort_column(tui_app *app, program *s, const char *name)
 
 static tui_reaction act(tui_app *app, void *state, tui_action action)
 {
-    program *s = state;
+    tui_program *s = state;
     tui_reaction r = { 0 };
     if (tui_list_move(&s->list, action, app->page)) {
         settle(app, s, action == TUI_DO_UP || action == TUI_DO_PAGE_UP);
@@ -252,7 +261,7 @@ static tui_reaction act(tui_app *app, void *state, tui_action action)
 
 static void text(tui_app *app, void *state, tui_action action, const char *typed)
 {
-    program *s = state;
+    tui_program *s = state;
     err e = { 0 };
     tui_expr expr;
     if (action == TUI_DO_SORT_BY) {
@@ -267,7 +276,7 @@ static void text(tui_app *app, void *state, tui_action action, const char *typed
 
 static void csv(tui_app *app, void *state, tui_text *out)
 {
-    const program *s = state;
+    const tui_program *s = state;
     int32_t n = 0;
     char cell[256];
     const tui_request *r = tui_at_request(app);
@@ -278,7 +287,7 @@ static void csv(tui_app *app, void *state, tui_text *out)
     for (int32_t i = 0; i < s->list.n; i++) {
         int32_t v = s->line[i].value;
         if (v < 0) continue;
-        program_of of = { app, &name[v], round ? &round->value[v] : NULL };
+        tui_program_of of = { app, &name[v], round ? &round->value[v] : NULL };
         for (int k = 0; k < PROGRAM_FIELDS; k++) {
             tui_field f = tui_program_field(&of, k);
             if (!f.text) snprintf(cell, sizeof cell, "%.9g", f.number);
@@ -289,7 +298,7 @@ static void csv(tui_app *app, void *state, tui_text *out)
     }
 }
 
-static void fini(void *state) { free(((program *)state)->line); }
+static void fini(void *state) { free(((tui_program *)state)->line); }
 
-const tui_screen TUI_SCREEN_PROGRAM = { "Program", TUI_ON_PROGRAM, sizeof(program), enter, draw, act, text, csv,
+const tui_screen TUI_SCREEN_PROGRAM = { "Program", TUI_ON_PROGRAM, sizeof(tui_program), enter, draw, act, text, csv,
                                          NULL, fini };

@@ -231,14 +231,17 @@ static int32_t picks(const routing *s, int side, int32_t h, int64_t e0, int64_t 
     return n;
 }
 
-static int64_t experts(const routing *s)
+/* How many there are: as the tape's configuration says, else as many as were taken. */
+static int64_t experts(tui_app *app, const routing *s)
 {
-    int64_t most = 16;
+    const json_t *config = json_object_get(fmt_tape_head(tui_model_tape(app->model, TUI_A)), "config");
+    int64_t most = json_integer_value(json_object_get(config, "dspark_n_routed_experts"));
+    if (most < 1 || most > 4096) most = 1;
     for (int32_t h = 0; h < s->heat_rounds; h++) {
         const fmt_tensor *t = tui_fetch_get(&s->fetch, s->heat[TUI_A][s->stage][h], FMT_DTYPE_I32, 2);
         for (int64_t i = 0; t && i < fmt_tensor_elems(t); i++)
             if (((const int32_t *)t->data)[i] >= most && ((const int32_t *)t->data)[i] < 4096)
-                most = (((const int32_t *)t->data)[i] / 16 + 1) * 16;
+                most = ((const int32_t *)t->data)[i] + 1;
     }
     return most;
 }
@@ -248,7 +251,7 @@ static void draw_heat(tui_app *app, const routing *s, tui_rect r)
 {
     enum { LABEL = 8 };
     const tui_request *at = tui_at_request(app);
-    int64_t n = experts(s), per_glyph = (n + r.width - LABEL - 1) / (r.width - LABEL);
+    int64_t n = experts(app, s), per_glyph = (n + r.width - LABEL - 1) / (r.width - LABEL);
     int32_t lines = r.height - 1, first = 0, n_values;
     if (s->heat_rounds > lines) first = at->round_index - s->heat_first - lines / 2;
     if (first > s->heat_rounds - lines) first = s->heat_rounds - lines;

@@ -248,16 +248,21 @@ static bool differs(tui_app *app, tokens *s, int32_t position)
 static void draw_detail(tui_app *app, tokens *s, tui_rect r)
 {
     guess a, b;
-    char m[32], n[32];
+    char m[32];
     int32_t i = s->list.cursor / app->arms->n, target = target_token(s, i);
     bool there = guess_of(s, app->a, i, &a), other = tui_model_is_pair(app->model) && guess_of(s, app->b, i, &b);
     tui_canvas *c = &app->canvas;
     int32_t x = r.x + 1 + tui_putf(c, r.x + 1, r.y, r.width - 1, TUI_STRONG, "draft %d: ", i);
-    if (there && other && a.token != b.token)
-        tui_putf(c, x, r.y, r.width - x, TUI_ORIGIN, "%c drafts %d by %s, %c %d by %s%s", tui_letter(app, TUI_A), a.token,
-                 tui_number(a.margin, 8, m), tui_letter(app, TUI_B), b.token, tui_number(b.margin, 8, n),
-                 fmin(a.margin, b.margin) < 1e-3 ? ": a near-tie" : "");
-    else if (there) tui_putf(c, x, r.y, r.width - x, TUI_PLAIN, other ? "both draft %d" : "%d", a.token);
+    if (there && other && a.token != b.token) {
+        double margin = fmin(a.margin, b.margin); /* of the one that is known, where only one is */
+        x += tui_putf(c, x, r.y, r.width - x, TUI_ORIGIN, "%c drafts %d, %c %d", tui_letter(app, TUI_A), a.token,
+                      tui_letter(app, TUI_B), b.token);
+        if (!isnan(margin))
+            tui_putf(c, x, r.y, r.width - x, TUI_ORIGIN, "; won by %s%s", tui_number(margin, 8, m),
+                     margin < 1e-3 ? ": a near-tie" : "");
+    } else if (there) {
+        tui_putf(c, x, r.y, r.width - x, TUI_PLAIN, other ? "both draft %d" : "%d", a.token);
+    }
     if (target >= 0 && there)
         tui_putf(c, r.x + 1, r.y + 1, r.width - 1, TUI_PLAIN, "the target's token is %d: %s", target,
                  a.token == target ? "drafted" : "not drafted by A");

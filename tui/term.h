@@ -18,6 +18,8 @@ void tui_term_show(tui_term *t, const tui_canvas *c);
 /* Clicks and the wheel come as keys; off, the terminal keeps them. */
 void tui_term_mouse(tui_term *t, bool on);
 void tui_term_click(const tui_term *t, int32_t *x, int32_t *y); /* the place of the last TUI_KEY_CLICK */
+/* Puts text on the clipboard of terminals that take it (OSC 52); others show nothing. */
+void tui_term_copy(tui_term *t, const char *text);
 /* Waits for a key, at most timeout_ms (-1: as long as it takes). TUI_KEY_NONE: none came. TUI_KEY_RESIZE: another size.
  * ERR_IO: the terminal is gone. */
 MUST_USE err_code tui_term_key(tui_term *t, int timeout_ms, int32_t *key, err *e);

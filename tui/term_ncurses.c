@@ -174,6 +174,21 @@ void tui_term_show(tui_term *t, const tui_canvas *c)
     refresh();
 }
 
+void tui_term_copy(tui_term *t, const char *text)
+{
+    static const char DIGIT[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = strlen(text);
+    (void)t;
+    fputs("\033]52;c;", stdout);
+    for (size_t i = 0; i < n; i += 3) { /* base64 */
+        uint32_t bits = 0;
+        for (size_t k = 0; k < 3; k++) bits = bits << 8 | (i + k < n ? (uint8_t)text[i + k] : 0);
+        for (size_t k = 0; k < 4; k++) putchar(i + k <= n ? DIGIT[bits >> (18 - 6 * k) & 63] : '=');
+    }
+    fputs("\a", stdout);
+    fflush(stdout);
+}
+
 void tui_term_mouse(tui_term *t, bool on)
 {
     if (t->mouse == on) return;

@@ -11,7 +11,8 @@ CODING = '\'\\" -*- coding: utf-8 -*-'
 SCREENS = [
     ('1 Rounds', 'rounds_three', 'A line for every slot of every round: what both sides drafted, how many tokens agree, where the first '
      'difference began, how far apart the two are (rel L2; excess is the same in half ulps of bf16, 2^-9), the largest KL. '
-     'With three arms and more, "arms" holds the verdict against each of them.'),
+     'With three arms and more, "arms" holds the verdict against each of them. Once rounds are judged (c), "judged" '
+     'holds PASS or FAIL; of one tape alone o and n then go to what is illegal.'),
     ('2 Program', 'program_origin', 'The values of a round in the order of the step. A value that differs although all it was made '
      'from is equal is an origin (o); what follows from it is inherited. The bar is the error by its logarithm, from 1e-8 to '
      '1; once the round is judged (c), error against its bound, which lies in the middle. A judged value that is illegal shows its cause.'),
@@ -94,9 +95,10 @@ def browse_page(binary):
                    'same l2 excess kl stage origin verdict marked; Program knows value op stage verdict differ l2 excess ulp max rms.'),
             '.SH COMMANDS',
             escape('The line after : is q, help, a reference, or a command of sparktape whose output is shown. %a and %b stand for the '
-                   'tapes of A and B, %m for the checkpoint, %r the round, %s the slot, %v the value, %y the reference. show, info, '
+                   'tapes of A and B, %t for the one under suspicion (B, or the one tape alone), %m for the checkpoint, %r the round, %s '
+                   'the slot, %v the value, %y the reference. show, info, '
                    'ls, doctor, diff, certify, classify, accept, parity, attribute, weights, manifest, verify and identity get what '
-                   'they need when their first argument is left out.'),
+                   'they need when their first argument is left out, of %t where they take one tape.'),
             '.SH FILES', '.I $XDG_CONFIG_HOME/sparktape/config', 'or', '.I ~/.config/sparktape/config:', '.nf',
             escape('# a line each\nbind next-different n F3    # these keys instead of its own\nset mouse on                 # off: the '
                    'terminal keeps it\nset ascii on                 # off: as the locale says\nset color off                # bold and '
@@ -109,5 +111,6 @@ def browse_page(binary):
 if __name__ == '__main__':
     to = sys.argv[2] if len(sys.argv) > 2 else HERE
     for page, make in (('sparktape.1', main_page), ('sparktape-browse.1', browse_page)):
+        text = make(sys.argv[1])
         with open(os.path.join(to, page), 'w', encoding='utf-8') as f:
-            f.write(make(sys.argv[1]))
+            f.write(text)

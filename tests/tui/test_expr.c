@@ -31,7 +31,8 @@ static void expressions_mean_what_they_say(void **state)
         { "verdict==origin", true }, { "verdict == \"origin\"", true }, { "verdict!=equal", true }, { "verdict~RIG", true },
         { "verdict~x", false }, { "verdict", true }, { "marked", false }, { "!marked", true }, { "!!round", true },
         { "round==3 && excess>9 || verdict==origin", true }, { "round==3 && (excess>9 || verdict==equal)", false },
-        { "!(round==3 && excess>4)", false }, { "Round==3 && EXCESS>1e0", true }, { "excess>x", false }, { "round~3", false },
+        { "!(round==3 && excess>4)", false }, { "Round==3 && EXCESS>1e0", true }, { "excess>x", false },
+        { "round~3", false },
     };
     for (size_t i = 0; i < COUNT_OF(CASES); i++)
         if (passes(CASES[i].text) != CASES[i].passes) fail_msg("'%s' says the opposite", CASES[i].text);
@@ -55,8 +56,10 @@ static void what_is_no_expression_is_refused_by_place_and_word(void **state)
     tui_expr x;
     static const struct { const char *text, *word; } CASES[] = {
         { "excess>", "found 'the end', wanted a number or a text" }, { "colour==1", "found 'colour==1', wanted a field" },
-        { "(round==3", "wanted a closing bracket" }, { "round==3)", "found ')', wanted && or ||" }, { "&& round", "wanted a field" },
-        { "round==3 excess", "wanted && or ||" }, { "verdict==\"orig", "wanted a number or a text" }, { "!", "wanted a field" },
+        { "(round==3", "wanted a closing bracket" }, { "round==3)", "found ')', wanted && or ||" },
+        { "&& round", "wanted a field" },
+        { "round==3 excess", "wanted && or ||" }, { "verdict==\"orig", "wanted a number or a text" },
+        { "!", "wanted a field" },
     };
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
         REFUSED(tui_expr_parse(CASES[i].text, FIELDS, COUNT_OF(FIELDS), &x, e), ERR_ARG, CASES[i].word);
@@ -78,7 +81,8 @@ static void settings_bind_keys_and_are_checked(void **state)
 {
     (void)state;
     static const struct { const char *text, *word; } WRONG[] = {
-        { "bind nowhere x", "test: line 1: found action 'nowhere'" }, { "\nbind origin q", "test: line 2: origin: the key q" },
+        { "bind nowhere x", "test: line 1: found action 'nowhere'" },
+        { "\nbind origin q", "test: line 2: origin: the key q" },
         { "bind origin Dwon", "Dwon" }, { "set mouse maybe", "wanted on or off" }, { "set sound on", "found 'sound'" },
         { "bind origin a b c d", "found 4 keys" }, { "unbind x", "found 'unbind x'" },
     };
@@ -105,7 +109,8 @@ static void an_action_may_be_left_without_a_key(void **state)
     OK(tui_binding_set("origin", NULL, 0, e));
     assert_null(tui_binding_find('o', TUI_ON_ROUNDS));
     for (size_t i = 0; i < tui_bindings(); i++)
-        if (tui_binding_at(i)->action == TUI_DO_ORIGIN) assert_string_equal(tui_binding_keys_text(i, TUI_ON_ROUNDS, 10, keys), "");
+        if (tui_binding_at(i)->action == TUI_DO_ORIGIN)
+            assert_string_equal(tui_binding_keys_text(i, TUI_ON_ROUNDS, 10, keys), "");
     tui_bindings_reset();
 }
 
