@@ -57,6 +57,26 @@ def the_table_has_every_try(p):
     check(alone['away']['ops'] == ['s1.attn.q'], alone['away'])
 
 
+def what_a_tape_lacks_is_no_pass(p):
+    model(p)
+    with open('clean.tape', 'rb') as f, open('cut.tape', 'wb') as to:
+        to.write(f.read()[:os.path.getsize('clean.tape') * 2 // 3])
+    said = attribute(p, 'cut.tape')
+    check(said['verdict'] == 'PARTIAL' and said['damaged'] is True, said)
+    check('sparktape recover' in p.ok('attribute', 'cut.tape', 'tiny', exits=(1,)).stdout, 'nothing says recover')
+    p.ok('record', 'tiny', '--script', 's.safetensors', '--level', 'io', '-o', 'io.tape')
+    check(attribute(p, 'io.tape')['verdict'] == 'INCOMPLETE', 'nothing compared is said to be the same')
+    check('--level deep' in p.ok('attribute', 'io.tape', 'tiny', exits=(1,)).stdout, 'nothing says what is wanted')
+    with open('clean.tape', 'rb') as f, open('flipped.tape', 'wb') as to:
+        data = bytearray(f.read())
+        data[len(data) // 8] ^= 4
+        to.write(data)
+    for command in ('certify', 'attribute', 'parity'):
+        r = p.ok(command, 'flipped.tape', 'tiny', exits=(1, 3))
+        check('sparktape recover' in r.stdout + r.stderr, f'{command}: {r.stdout[:300]}{r.stderr}')
+        check(command != 'certify' or r.stdout.startswith('PARTIAL'), f'{command}: {r.stdout[:300]}')
+
+
 def an_arm_is_run(p):
     model(p)
     said = attribute(p, 'clean.tape', '--arm', 'native-expanded', *FUSED, '--metric', 'excess:s2.attn_out')
@@ -107,10 +127,12 @@ def what_cannot_be_attributed_is_refused(p):
     p.refused(2, '--arm', *arguments, '--tp', 2)
     p.refused(2, '--only', *arguments, '--arm', 'native-hybrid', '--only', 's0=tape')
     p.refused(2, '--rounds', *arguments, '--rounds', '77')
-    p.refused(2, 'wanted one of', *arguments, '--against', 'nobody')
+    p.refused(2, '--against: found', *arguments, '--against', 'nobody')
+    p.refused(2, '--tries', *arguments, '--tries', 1)
 
 
 if __name__ == '__main__':
-    main([a_clean_tape_has_no_difference, a_fault_comes_out_as_its_op, the_table_has_every_try, an_arm_is_run,
+    main([a_clean_tape_has_no_difference, a_fault_comes_out_as_its_op, the_table_has_every_try,
+          what_a_tape_lacks_is_no_pass, an_arm_is_run,
           one_control_is_one_run, another_engines_tape_and_chosen_rounds_are_attributed,
           the_budget_and_ctrl_c_leave_a_report, what_cannot_be_attributed_is_refused])

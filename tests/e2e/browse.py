@@ -1,29 +1,17 @@
-"""The browser as a user drives it: recorded keys in, a screen out; and live, on a pseudo-terminal."""
-import fcntl, json, os, shutil, signal, struct, subprocess, sys, termios, time
+"""The browser as a user drives it: recorded keys in, a screen out."""
+import json, os, subprocess, sys
 import numpy as np
-import lib, live
+import browse_help, lib
+from browse_help import COLUMNS, ROWS, screen
 from lib import check
-from live import Live
-
-ROWS, COLUMNS = live.ROWS, live.COLUMNS
 
 
 def tapes(p):
     """Two recordings of the same rounds, made once: by the engine and by the float64 reference."""
+    a, _ = browse_help.tapes(p)
     if not os.path.exists('b.tape'):
-        p.ok('synth', 'model', '--config', 'tiny', '--seed', 3)
-        p.ok('script', 's.safetensors', '--model', 'model', '--rounds', 5, '--slots', 2, '--seed', 4)
-        p.ok('record', 'model', '--script', 's.safetensors', '-o', 'a.tape', '--arm', 'native-packed', '--level', 'deep')
         p.ok('record', 'model', '--script', 's.safetensors', '-o', 'b.tape', '--arm', 'mirror64', '--level', 'deep')
-        p.ok('inject', 'model', '--script', 's.safetensors', '-o', 'bad.tape', '--fault', 'row-swap@s1.attn_out:round=2')
-    p.env['XDG_CONFIG_HOME'] = os.path.abspath('settings')
-    return 'a.tape', 'b.tape'
-
-
-def screen(p, keys, *args):
-    with open('keys', 'w') as f:
-        f.write(keys)
-    return p.ok('browse', *args, '--keys', 'keys').stdout
+    return a, 'b.tape'
 
 
 def recorded_keys_print_the_final_screen(p):
@@ -51,7 +39,7 @@ def the_first_origin_is_the_one_that_diff_names(p):
 def a_reference_comes_back_to_its_element(p):
     a, b = tapes(p)
     ref = screen(p, 'o Enter y', a, b).rstrip('\n').split('\n')[-1]
-    check(ref.startswith('a.tape:'), ref)
+    check(ref.startswith('b.tape:'), ref)
     check(ref[ref.index('['):] in screen(p, '', a, b, '--at', ref), f'{ref} is not where --at goes')
     check(p.ok('show', ref).stdout, f'show does not take {ref}')
 
@@ -158,6 +146,37 @@ def a_certificate_names_the_cause_inline(p):
     check('--model' in text, text)
 
 
+def one_tape_alone_is_judged_and_its_fault_found(p):
+    tapes(p)
+    to_round_2, alone = 'Down Down Down Down ', ('bad.tape', '--model', 'model')
+    check('c)' in screen(p, 'o', *alone), 'no word of judging first')
+    text = screen(p, 'c ' + to_round_2 + 'c', *alone).split('\n')
+    check('judged' in text[2] and text[3].endswith('PASS') and text[7].endswith('FAIL'), '\n'.join(text))
+    check('510 of' in text[-4] and 's1.attn_out' in text[-4], text[-4])
+    check('s1.attn_out' in screen(p, to_round_2 + 'c o Enter', *alone).split('\n')[1], 'o goes elsewhere')
+    check('> s1.attn_out' in screen(p, to_round_2 + 'c Enter Home n', *alone), 'n goes elsewhere')
+    check('> ' + ' ' * 5 + '2 ' in screen(p, to_round_2 + 'c Home n', *alone), 'n on Rounds goes elsewhere')
+    check("of A's confidence is" in screen(p, 'c Enter End', *alone), 'whose elements are legal?')
+
+
+def commands_are_about_the_suspect(p):
+    """B of a pair, the tape alone; the title says which."""
+    a, _ = tapes(p)
+    pair = (a, 'bad.tape', '--model', 'model')
+    check('B: $ sparktape certify bad.tape' in screen(p, 'o :certify Enter', *pair), ':certify')
+    text = screen(p, 'o a', *pair)
+    check('B: $ sparktape attribute bad.tape' in text and 'ATTRIBUTED' in text, text)
+    check('A: $ sparktape info a.tape' in screen(p, '":info %a" Enter', *pair), '%a')
+    check('$ sparktape info bad.tape' in screen(p, ':info Enter', *pair[1:]), 'alone')
+
+
+def ranks_are_compared_and_experts_counted(p):
+    a, _ = tapes(p)
+    text = screen(p, '6', 'two.tape', a)
+    check('2 ranks' in text and 'copies' in text, text)
+    check('experts 0-7 across' in screen(p, '4', a, '--size', '120x40'), 'not the 8 experts of the model')
+
+
 def expressions_choose_lines(p):
     a, _ = tapes(p)
     text = screen(p, 'f "excess>4 && stage==1" Enter', a, 'bad.tape')
@@ -225,145 +244,11 @@ def what_is_wrong_is_named(p):
     p.refused(3, 'keys', 'browse', 'keys', '--keys', 'keys')
 
 
-# ---- on a terminal ----
-
-def live_keys_work_and_quitting_restores_the_terminal(p):
-    tty = Live(p, *tapes(p))
-    tty.wait_for('Rounds')
-    tty.wait_for('5 rounds compared')
-    tty.press('o')
-    tty.wait_for('Program')
-    tty.press('\r')
-    tty.wait_for('Value')
-    check(termios.tcgetattr(tty.slave) != tty.before, 'the terminal was never in another mode')
-    tty.press('Q')
-    tty.finish(0)
-
-
-def a_signal_restores_the_terminal(p):
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV):
-        tty = Live(p, *tapes(p))
-        tty.wait_for('Rounds')
-        tty.process.send_signal(number)
-        tty.finish(-number)
-    tty = Live(p, *tapes(p))
-    tty.wait_for('Rounds')
-    tty.press('\x03')  # ^C
-    tty.finish(-signal.SIGINT)
-
-
-def stopping_and_coming_back_keeps_the_screen(p):
-    if os.path.exists('go'):
-        os.remove('go')
-    tty = Live(p, *tapes(p), shell='set -m; "$@"; echo stopped-$?; while [ ! -e go ]; do sleep 0.1; done; fg >/dev/null')
-    tty.wait_for('5 rounds compared')
-    tty.press('\x1a')  # ^Z
-    tty.wait_for('stopped-148')
-    check(termios.tcgetattr(tty.slave) == tty.before, 'stopped, and the terminal is not as it was')
-    open('go', 'w').close()
-    tty.wait_for('Rounds')
-    tty.press('o')
-    tty.wait_for('Program')
-    tty.press('Q')
-    tty.finish(0)
-
-
-def a_resized_terminal_is_filled(p):
-    tty = Live(p, *tapes(p))
-    tty.wait_for('5 rounds compared')
-    tty.at = len(tty.out)
-    fcntl.ioctl(tty.slave, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 130, 0, 0))
-    tty.wait_for('arm')  # a column that 80 columns have no room for
-    tty.press('Q')
-    tty.finish(0)
-
-
-def a_growing_tape_is_followed(p):
-    a, _ = tapes(p)
-    with open(a, 'rb') as f:
-        data = f.read()
-    with open('grow.tape.part', 'wb') as f:
-        f.write(data[:len(data) // 2])
-    tty = Live(p, 'grow.tape', '--follow')
-    tty.wait_for('following')
-    check(b'488 488 488' not in tty.out, 'all rounds are there at once')
-    with open('grow.tape.part', 'ab') as f:
-        f.write(data[len(data) // 2:])
-    tty.wait_for('488 488 488')  # what the fourth round drafts
-    tty.press('Q')
-    tty.finish(0)
-    os.remove('grow.tape.part')
-
-
-def the_mouse_is_off_until_its_key(p):
-    tty = Live(p, *tapes(p))
-    tty.wait_for('5 rounds compared')
-    check(b'1000h' not in tty.out, 'the mouse is on')
-    tty.press('M')
-    tty.wait_for('1000h')
-    tty.press('\x1b[<0;10;7M\x1b[<0;10;7m')
-    tty.read(0.3)
-    tty.press('\x1b[<0;10;7M\x1b[<0;10;7m')
-    tty.wait_for('Program')
-    tty.press('Q')
-    tty.finish(0)
-    check(tty.out.rfind(b'1000l') > tty.out.rfind(b'1000h'), 'the mouse was left on')
-
-
-def tmux(*args):
-    return subprocess.run(['tmux', '-L', f'sparktape-{os.getpid()}', '-f', '/dev/null', *args], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, check=False).stdout
-
-
-def a_person_in_tmux_finds_exports_and_leaves(p):
-    """As a person would: four keys to the worst element of the first origin, its file, and the shell as it was."""
-    a, _ = tapes(p)
-    if not shutil.which('tmux'):
-        print('      skipped: no tmux')
-        return
-
-    def wait_for(text):
-        end = time.monotonic() + 20
-        while text not in (shown := tmux('capture-pane', '-p')):
-            check(time.monotonic() < end, f'"{text}" never came:\n{shown}')
-            time.sleep(0.05)
-        return shown
-
-    try:
-        tmux('new-session', '-d', '-x', '80', '-y', '24', '-c', os.getcwd(), 'env', 'LC_ALL=C.UTF-8', 'PS1=> ', 'sh')
-        tmux('send-keys', 'stty -g > before; echo rea""dy', 'Enter')
-        wait_for('ready')
-        tmux('send-keys', f'{p.path} browse {a} bad.tape; stty -g > after; echo do""ne', 'Enter')
-        wait_for('5 rounds compared')
-        tmux('send-keys', 'o')
-        wait_for('Program')
-        tmux('send-keys', 'Enter')
-        wait_for('Value')
-        tmux('send-keys', 'w')
-        shown = wait_for('510 of 2560 differ')
-        check('s1.attn_out' in shown, shown)
-        tmux('send-keys', 'x')
-        wait_for('export to')
-        tmux('send-keys', 'C-u')
-        tmux('send-keys', '-l', 'finding.npy')
-        tmux('send-keys', 'Enter')
-        wait_for('wrote finding.npy')
-        tmux('send-keys', 'Q')
-        shown = wait_for('done')
-        check('ready' in shown and 'sparktape  Value' not in shown, f'the main screen did not come back:\n{shown}')
-        check(open('before').read() == open('after').read(), 'stty says that the terminal is another')
-        check(np.load('finding.npy').size == 2560, 'the file is not the value')
-    finally:
-        tmux('kill-server')
-
-
-TEXT = [recorded_keys_print_the_final_screen, the_first_origin_is_the_one_that_diff_names,
-        a_reference_comes_back_to_its_element, what_diff_says_of_another_rank_count_can_be_shown,
-        one_tape_alone_and_a_replay_are_browsed, every_screen_is_text, a_planted_fault_is_found_in_three_keys,
-        exports_hold_what_is_on_the_screen, commands_run_on_the_selection, a_certificate_names_the_cause_inline,
-        expressions_choose_lines, the_configuration_moves_keys, the_manual_is_what_the_binary_says, ascii_screens_are_ascii,
-        what_is_wrong_is_named]
-LIVE = [live_keys_work_and_quitting_restores_the_terminal, a_signal_restores_the_terminal,
-        stopping_and_coming_back_keeps_the_screen, a_resized_terminal_is_filled,
-        a_growing_tape_is_followed, the_mouse_is_off_until_its_key, a_person_in_tmux_finds_exports_and_leaves]
-lib.main(TEXT + (LIVE if live.terminals() else []))
+lib.main([recorded_keys_print_the_final_screen, the_first_origin_is_the_one_that_diff_names,
+          a_reference_comes_back_to_its_element, what_diff_says_of_another_rank_count_can_be_shown,
+          one_tape_alone_and_a_replay_are_browsed, every_screen_is_text, a_planted_fault_is_found_in_three_keys,
+          exports_hold_what_is_on_the_screen, commands_run_on_the_selection, a_certificate_names_the_cause_inline,
+          one_tape_alone_is_judged_and_its_fault_found, commands_are_about_the_suspect,
+          ranks_are_compared_and_experts_counted,
+          expressions_choose_lines, the_configuration_moves_keys, the_manual_is_what_the_binary_says,
+          ascii_screens_are_ascii, what_is_wrong_is_named])

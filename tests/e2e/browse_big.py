@@ -1,8 +1,8 @@
 """How fast the browser is on a long tape, on a pseudo-terminal: the first screen, every key of every screen, memory."""
-import os, subprocess, time
+import atexit, glob, os, subprocess, time
 import lib
 from lib import check
-from live import Live, terminals
+from browse_help import Live, terminals
 
 FIRST_MS, KEY_MS, MEMORY_MB = 150, 50, 300
 TRIES = 4  # a machine that does something else meanwhile is slow once, not each time
@@ -67,9 +67,11 @@ def drive(tty, keys):
 
 
 DOWN, UP, END, HOME, PAGE, ESC = '\x1b[B', '\x1b[A', '\x1b[F', '\x1b[H', '\x1b[6~', '\x1b'
-ALL_SCREENS = [(DOWN, UP), (END, HOME), (HOME, END), (PAGE, HOME), ('n', HOME), ('s', 'S'), ('S', 'S'), ('?', ESC), (ESC, '?'),
+ALL_SCREENS = [(DOWN, UP), (END, HOME), (HOME, END), (PAGE, HOME), ('n', HOME), ('s', 'S'), ('S', 'S'), ('?', ESC),
+               (ESC, '?'),
                ('2', '1'), (DOWN, UP), (END, HOME), (']', '['), ('[', ']'), ('3', '2'), (DOWN, UP), ('h', 'h'), ('p', 'p'),
-               ('p', None), ('p', None), ('p', None), ('\t', '\t'), ('4', '1'), (']', '['), ('\t', None), ('5', '1'), (']', '['),
+               ('p', None), ('p', None), ('p', None), ('\t', '\t'), ('4', '1'), (']', '['), ('\t', None),
+               ('5', '1'), (']', '['),
                ('6', '1'), ('7', '1'), (DOWN, UP), ('1', '2'), ('y', ESC), ('P', 'P'), ('P', 'P')]
 
 
@@ -102,7 +104,8 @@ def wide_values_page_smoothly(p):
     drive(tty, [('2', '1'), (END, HOME), ('3', '2')])
     tty.press(':0/-/head.logits\r')
     tty.wait_for('20, 129280', 20)
-    drive(tty, [('>', '<'), ('>', '<'), (END, HOME), (HOME, END), ('w', HOME), (DOWN, UP), ('h', 'h'), ('p', 'p'), ('p', 'p'),
+    drive(tty, [('>', '<'), ('>', '<'), (END, HOME), (HOME, END), ('w', HOME), (DOWN, UP), ('h', 'h'), ('p', 'p'),
+                ('p', 'p'),
                 ('p', 'p'), ('p', None), ('\x1b[C', '\x1b[D')])
     mb = memory_mb(tty)
     print(f'      {mb:.0f} MB at most')
@@ -111,4 +114,6 @@ def wide_values_page_smoothly(p):
     tty.finish(0)
 
 
-lib.main([a_long_tape_opens_at_once, keys_answer_while_a_long_tape_is_compared, wide_values_page_smoothly] if terminals() else [])
+atexit.register(lambda: [os.remove(x) for x in glob.glob('*.tape')])  # they are large
+TESTS = [a_long_tape_opens_at_once, keys_answer_while_a_long_tape_is_compared, wide_values_page_smoothly]
+lib.main(TESTS if terminals() else [])

@@ -76,7 +76,8 @@ def sigusr1_keeps_the_rounds_in_memory(p):
     p.ok('script', 'long.safetensors', '--model', 'model', '--rounds', 200, '--slots', 4, '--quiet')
     for seconds in (0.3, 2, 8):  # a machine that is busy with other things has not run four rounds so soon
         run = subprocess.Popen([p.path, 'record', 'model', '--script', 'long.safetensors', '-o', 'usr1.tape', '--flight',
-                                '3', '--quiet', '--force'], env=p.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                '3', '--quiet', '--force'], env=p.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
         while not os.path.exists('usr1.tape.part') and run.poll() is None:
             time.sleep(0.005)
         time.sleep(seconds)

@@ -82,7 +82,8 @@ def four_clients_many_rounds():
 
 def a_tape_drives_as_its_script_does():
     with Worker() as w:
-        n = json.loads(run("drive", w.address, "--tape", "ref.tape", "--check", "ref.tape", "--json", "--rate", "500").stdout)
+        n = json.loads(run("drive", w.address, "--tape", "ref.tape", "--check", "ref.tape", "--json", "--rate",
+                           "500").stdout)
         assert n["mismatches"] == 0 and n["checked"] == n["drafts"] > 0, n
 
 

@@ -33,6 +33,8 @@ def places_of_a_kind_can_be_planted(p):
     check(places and all(x.startswith('causal-mask@') for x in places), places)
     for x in places:
         inject(p, x)
+    alone = p.ok('inject', 'tiny', '--list', '--fault', 'reduce-skipped')
+    check(not alone.stdout and '--tp 2' in alone.stderr, alone)
 
 
 def the_tape_says_what_was_planted(p):
@@ -41,9 +43,24 @@ def the_tape_says_what_was_planted(p):
     check(said['changed'] > 0 and said['injected']['kind'] == 'row-swap' and said['injected']['round'] == 1, said)
     p.ok('record', 'tiny', '--script', 's.safetensors', '--level', 'deep', '-o', 'clean.tape')
     info = p.ok('info', 'x.tape', '--json').stdout
+    check(' UTC)' in p.ok('info', 'x.tape').stdout, 'info says no date')
+    with open('x.tape', 'rb') as f, open('growing.tape', 'wb') as g:
+        g.write(f.read()[:-100])
+    growing = p.ok('doctor', 'growing.tape', exits=(1,)).stdout
+    check('unfinished, perhaps still being written' in growing and 'DAMAGED' not in growing, growing)
     check('"injected"' in info and 'row-swap' in info, f'info: {info[:400]}')
     check('"injected"' not in p.ok('info', 'clean.tape', '--json').stdout, 'a clean tape says injected')
     check('injected' in p.ok('diff', 'x.tape', 'clean.tape', exits=(1,)).stdout, 'diff does not say injected')
+
+
+def a_rank_that_went_its_own_way_is_the_origin(p):
+    inject(p, 'reduce-skipped@s1.attn.wo_b_sum', '--tp', 2)
+    p.ok('record', 'tiny', '--script', 's.safetensors', '--level', 'deep', '--tp', 2, '-o', 'two.tape')
+    text = p.ok('diff', 'two.tape', 'x.tape', exits=(1,)).stdout
+    first = text.split('\norigins')[1].splitlines()[2]
+    check(' s1.attn_out ' in first and "rank 1's copy differs in B" in first, text[:2000])
+    lines = [json.loads(x) for x in p.ok('diff', 'two.tape', 'x.tape', '--json', exits=(1,)).stdout.splitlines()]
+    check({x['value'] for x in lines if x.get('class') == 'origin'} == {'s1.attn_out'}, 'other origins')
 
 
 def the_certificate_names_the_op(p):
@@ -114,5 +131,6 @@ def a_sample_scores_full_marks(p):
 
 if __name__ == '__main__':
     main([the_list_has_every_field, places_of_a_kind_can_be_planted, the_tape_says_what_was_planted,
+          a_rank_that_went_its_own_way_is_the_origin,
           the_certificate_names_the_op, a_rerun_names_what_one_tape_cannot, modes_and_ranks_give_the_same_fault,
           what_cannot_be_planted_is_refused, a_sample_scores_full_marks])

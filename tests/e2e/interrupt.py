@@ -1,11 +1,11 @@
-"""What an analysis did not look at, it says: after an interrupt, of a tape that is cut off, and of a part of --shard that no
-round falls into; and what is worst comes first. interrupt.py BINARY [TEST ...]"""
+"""What an analysis did not look at, it says: after an interrupt, of a tape that is cut off, and of a part of --shard that
+no round falls into; and what is worst comes first. interrupt.py BINARY [TEST ...]"""
 import json, os, signal, subprocess, time
 from lib import check, main
 
 ROUNDS = 20
-TAPES = {'certify': ('t.tape', 'm'), 'parity': ('t.tape', 'm', '--arms', 'native-packed,mirror'), 'classify': ('t.tape', 'm'),
-         'accept': ('t.tape', 'm'), 'diff': ('t.tape', 't.tape', '--forced', '--model', 'm')}
+TAPES = {'certify': ('t.tape', 'm'), 'parity': ('t.tape', 'm', '--arms', 'native-packed,mirror'),
+         'classify': ('t.tape', 'm'), 'accept': ('t.tape', 'm'), 'diff': ('t.tape', 't.tape', '--forced', '--model', 'm')}
 
 
 def record(p):
@@ -26,15 +26,15 @@ def stopped(p, number, *args):
     return q.returncode, out, err
 
 
-def wait_until_caught(pid):
-    """The first signal is waited for from just before the rounds on."""
+def wait_until_caught(pid, wanted=True):
+    """The first signal is waited for from just before the rounds on; a second one is not."""
     for _ in range(3000):
         with open(f'/proc/{pid}/status') as f:
             caught = next(int(x.split()[1], 16) for x in f if x.startswith('SigCgt'))
-        if caught >> (signal.SIGINT - 1) & 1:
+        if bool(caught >> (signal.SIGINT - 1) & 1) == wanted:
             return
         time.sleep(0.002)
-    check(False, 'signals are not waited for')
+    check(False, f'a signal is {"not " if wanted else ""}waited for')
 
 
 def an_interrupt_leaves_a_partial_report(p):
@@ -54,18 +54,22 @@ def a_second_signal_ends_it(p):
     q = subprocess.Popen([p.path, 'parity', *TAPES['parity'], '--threads', '1'], env=p.env, stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True)
     wait_until_caught(q.pid)
-    for _ in range(2):
-        q.send_signal(signal.SIGINT)
-        time.sleep(0.05)
+    # stopped again before it can act on the first one: it must not be done by itself when the second one comes
+    for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT, signal.SIGSTOP):
+        q.send_signal(number)
+    wait_until_caught(q.pid, False)
+    for number in (signal.SIGINT, signal.SIGCONT):
+        q.send_signal(number)
     q.communicate(timeout=120)
-    check(q.returncode in (1, -signal.SIGINT), f'exit {q.returncode}')
+    check(q.returncode == -signal.SIGINT, f'exit {q.returncode}')
 
 
 def a_scorecard_counts_what_it_planted(p):
     record(p)
     code, out, err = stopped(p, signal.SIGINT, 'scorecard', 'm', '--json', '--arms', 'native-packed', '--threads', '1')
     r = json.loads(out)
-    check(code == 1 and r['verdict'] in ('PARTIAL', 'FAIL') and r['partial'] is True, f'exit {code}: {out[:300]}{err[-300:]}')
+    check(code == 1 and r['verdict'] in ('PARTIAL', 'FAIL') and r['partial'] is True,
+          f'exit {code}: {out[:300]}{err[-300:]}')
     check(r['planted'] == len(r['plantings']) < r['planted_wanted'], f'{r["planted"]} of {r["planted_wanted"]}')
 
 
@@ -93,13 +97,15 @@ def an_empty_part_is_no_fault(p):
     p.ok('record', 'm', '--script', 's.safetensors', '-o', 'none.tape', '--rounds', '9000')
     for command in ('certify', 'parity', 'classify', 'accept'):
         r = json.loads(p.ok(command, 'few.tape', 'm', '--shard', '3/3', '--json').stdout)
-        check(r['verdict'] == 'EMPTY' and r['rounds'] == r['rounds_wanted'] == 0 and r['partial'] is False, f'{command}: {r}')
+        check(r['verdict'] == 'EMPTY' and r['rounds'] == r['rounds_wanted'] == 0 and r['partial'] is False,
+              f'{command}: {r}')
         check(r['shard'] == {'i': 3, 'n': 3}, f'{command}: {r["shard"]}')
         text = p.ok(command, 'few.tape', 'm', '--shard', '3/3').stdout
         check('nothing in this shard' in text, f'{command}: {text[:300]}')
         for words in ((), ('--shard', '1/2')):
             r = p.run(command, 'none.tape', 'm', *words)
-            check(r.returncode not in (0, 2) and 'EMPTY' not in r.stdout, f'{command}: exit {r.returncode}: {r.stdout[:300]}')
+            check(r.returncode not in (0, 2) and 'EMPTY' not in r.stdout,
+                  f'{command}: exit {r.returncode}: {r.stdout[:300]}')
 
 
 def diff_puts_nan_before_noise(p):

@@ -28,7 +28,7 @@ class Product:
 
     def run(self, *args, cwd=None, timeout=120, force=True):
         """force: tests replace the files of their last run."""
-        if force and args and args[0] in WRITERS and '-o' in args:
+        if force and args and (args[0] in WRITERS and '-o' in args or args[0] == 'script' and '--model' in args):
             args = (args[0], '--force', *args[1:])
         return subprocess.run([self.path, *map(str, args)], cwd=cwd, env=self.env, timeout=timeout,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -52,6 +52,11 @@ def a_fault_of_the_recorded_run_is_placed(p):
     value = [v for v in r['names'] if v['value'] == 's1.attn_out'][0]
     check(value['marks'][0] == 'X' and 'X' not in value['marks'][1:], str(value))
     check('only tape differs' in value['pattern'] or 'results' in value['pattern'], str(value))
+    check(tape['first'] == {'round': 3, 'slot': -1, 'value': 's1.attn_out', 'op': 's1.attn_out'}, str(tape['first']))
+    text = p.ok('parity', 'f.tape', 'm', '--arms', 'native-packed,mirror64', exits=(1,)).stdout
+    lines = text.splitlines()
+    rows = lines[next(i for i, x in enumerate(lines) if 'values differ  (=' in x) + 1:]
+    check(rows[0].startswith('s1.attn_out ') and 'round 3: ' in rows[0], text)
     text = p.ok('parity', 'f.tape', 'm', '--arms', 'native-packed', exits=(1,)).stdout
     for part in ('FAIL', 'origin     tape: round 3 op s1.attn_out', 'values DIFFER, first round 3 s1.attn_out',
                  'only tape differs'):
@@ -92,7 +97,10 @@ def the_first_round_that_differs_is_found(p):
     check(7 <= r['checks'] <= 9 and r['shown'] and not r['state'], str(r))
     p.ok('record', 'm', '--script', 'long.safetensors', '-o', 'g.tape', '--level', 'io', '--threads', 1)
     text = p.ok('parity', 'g.tape', 'm', '--first-divergence', '--tps', 1).stdout
-    check('no difference in 200 rounds (8 checks)' in text or 'no difference in 200 rounds (7 checks)' in text, text)
+    for part in ('tape: drafts agree in 200 rounds (', 'windows and drafts agree in 200 rounds (',
+                 'values were not compared'):
+        check(part in text, f'"{part}" is not in:\n{text}')
+    p.refused(2, ('--first-divergence', '--rounds'), 'parity', 'g.tape', 'm', '--first-divergence', '--rounds', '3')
 
 
 def wrong_words_are_refused(p):

@@ -7,6 +7,7 @@ import numpy as np
 from lib import check, main
 
 FLAGS = ['-std=c11', '-O1', '-ffp-contract=off']
+WARN = ['-Wall', '-Wextra', '-Werror']
 
 
 def model(p):
@@ -31,8 +32,9 @@ def run(folder='bundle'):
     if not os.path.exists('objects'):
         os.mkdir('objects')
         for c in glob.glob(folder + '/*/*.c'):
-            subprocess.run(['cc', *FLAGS, '-I' + folder, '-c', c, '-o', f'objects/{os.path.basename(c)}.o'], check=True)
-    built = subprocess.run(['cc', '-Wall', '-Wextra', '-Wno-unknown-pragmas', '-Werror', *FLAGS, '-I' + folder,
+            subprocess.run(['cc', *WARN, *FLAGS, '-I' + folder, '-c', c, '-o',
+                            f'objects/{os.path.basename(c)}.o'], check=True)
+    built = subprocess.run(['cc', *WARN, *FLAGS, '-I' + folder,
                             folder + '/test.c', *glob.glob('objects/*.o'), '-o', folder + '/test', '-lm'],
                            stderr=subprocess.PIPE, text=True)
     check(built.returncode == 0, f'test.c: {built.stderr[:900]}')
@@ -45,6 +47,19 @@ def make_alone_builds_a_bundle(p):
     reduce(p, 'clean.tape', 's0.attn.q')
     r = subprocess.run(['make', '-s', '-C', 'bundle'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     check(r.returncode == 0 and 's0.attn.q: same' in r.stdout, r.stdout[-800:])
+    # somebody else's flags: all warnings, and a leak is an exit status
+    flags = ' '.join([*WARN, *FLAGS, '-fsanitize=leak', '-I.'])
+    r = subprocess.run(['make', '-B', '-s', '-C', 'bundle', f'CFLAGS={flags}'], stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True)
+    check(r.returncode == 0 and 's0.attn.q: same' in r.stdout, r.stdout[-800:])
+
+
+def a_folder_may_end_in_a_slash(p):
+    model(p)
+    reduce(p, 'clean.tape', 's0.attn.q', folder='slash/')
+    check(os.path.exists('slash/test.c'), 'no bundle')
+    p.refused(2, 'is there', 'reduce', 'clean.tape', 'tiny', '1/-/s0.attn.q', '-o', 'slash/')
+    p.refused(2, 'found no name', 'reduce', 'clean.tape', 'tiny', '1/-/s0.attn.q', '-o', '')
 
 
 def every_kind_of_op_is_the_same_on_a_clean_run(p):
@@ -130,10 +145,12 @@ def what_cannot_be_reduced_is_refused(p):
     check(not os.path.exists('no') and not os.path.exists('no.part'), 'a refusal left a folder')
     p.ok('reduce', 'clean.tape', 'tiny', '1/-/x0', '-o', 'there')
     p.refused(2, 'there', 'reduce', 'clean.tape', 'tiny', '1/-/x0', '-o', 'there')
-    shutil.rmtree('there')
+    os.replace('there', 'there.part')
+    p.refused(2, ['there.part', 'remove it'], 'reduce', 'clean.tape', 'tiny', '1/-/x0', '-o', 'there')
+    shutil.rmtree('there.part')
 
 
 if __name__ == '__main__':
-    main([make_alone_builds_a_bundle, every_kind_of_op_is_the_same_on_a_clean_run,
+    main([make_alone_builds_a_bundle, a_folder_may_end_in_a_slash, every_kind_of_op_is_the_same_on_a_clean_run,
           a_fault_differs_where_the_certificate_says, rows_make_it_small, a_changed_input_is_noticed,
           what_cannot_be_reduced_is_refused])

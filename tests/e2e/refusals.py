@@ -595,8 +595,14 @@ def outputs(p):
     for command in (['replay', 'good.tape', b], ['export', 'good.tape'], ['recover', 'good.tape'],
                     ['inject', b, '--script', SCRIPT]):
         p.refused(2, ['out/T.tape', '--force'], *command, '-o', 'out/T.tape', force=False)
+    p.refused(2, ['out/T.tape', '--force'], 'script', 'out/T.tape', '--model', b, force=False)
     check(get('out', 'T.tape') == b'older', 'a refusal touched an older file')
-    os.unlink('out/T.tape')
+    os.replace('out/T.tape', 'out/T.tape.part')  # a killed writer's: all there is of that run
+    for command in (['record', b, '--script', SCRIPT], ['replay', 'good.tape', b], ['recover', 'good.tape']):
+        for _ in range(2):
+            p.refused(2, ['out/T.tape.part', 'sparktape recover', '--force'], *command, '-o', 'out/T.tape', force=False)
+    check(get('out', 'T.tape.part') == b'older' and os.listdir('out') == ['T.tape.part'], 'a refusal touched a .part')
+    os.unlink('out/T.tape.part')
     for command in (
             ['export', 'good.tape', '-o', 'out/nowhere/x.safetensors'], ['export', 'good.tape', '-o', 'out/nowhere/x.npz'],
             ['import', SCRIPT, '-o', 'out/nowhere/x.tape'], ['recover', 'good.tape', '-o', 'out/nowhere/x.tape'],
@@ -663,8 +669,8 @@ def every_command_refuses_what_is_no_input(p):
     p.refused((2, 3), [], 'synth', 'out/m', '--config', 'missing')
     p.refused(3, [], 'synth', 'out/m', '--config', 'text')
     check(os.listdir('out') == [], f'synth: left behind {os.listdir("out")}')
-    p.refused(3, ['base', 'holds'], 'synth', b)
-    p.refused(3, 'text', 'synth', 'text')
+    p.refused(2, ['base', 'holds'], 'synth', b)
+    p.refused(2, 'text', 'synth', 'text')
     p.refused(5, 'missing', 'synth', 'missing/model')
 
 

@@ -129,7 +129,7 @@ def files_that_programs_read(p):
     with open('w.json', 'w', encoding='utf-8') as f:
         json.dump({'schema': 1, 'waivers': [{'value': 's0.attn.q', 'cause': 'row swap*', 'max_count': 10**6, 'reason':
                                              'planted', 'expires': '2099-12-31', 'tape': 'f.tape'}]}, f)
-    text = p.ok('report', results, '--waivers', 'w.json', '-o', 'written', exits=(1,)).stdout
+    text = p.ok('report', results, '--waivers', 'w.json', '-o', 'written', '--force', exits=(1,)).stdout
     check(text.splitlines()[0].startswith('FAIL  8 results of 8 files'), text)
     root = xml.parse('written/report.xml').getroot()
     suites = {s.get('name'): s for s in root}
@@ -162,6 +162,13 @@ def a_waiver_is_a_pass_until_its_day(p):
     setup(p)
     with open('f.json', 'w', encoding='utf-8') as f:
         f.write(p.ok('certify', 'f.tape', 'tiny', '--json', *FAST, exits=(1,)).stdout)
+    text = p.ok('certify', 'f.tape', 'tiny', *FAST, exits=(1,)).stdout
+    rows = [x.split() for x in text.splitlines() if x.startswith('    0 ')]
+    check(len(rows) == 1 and rows[0][:4] == ['0', '8', '-', 's0.attn.q'], text)  # one line for its eight rounds
+    step = 'sparktape reduce f.tape tiny --op s0.attn.q --round 0 -o DIR'
+    check(step in text, text)
+    p.ok(*step.replace('DIR', folder('issue') + '/q').split()[1:])
+    check(' round 0 (rounds 8) op s0.attn.q' in p.ok('report', 'f.json', exits=(1,)).stdout, 'the report says each round')
     waiver = {'value': '*', 'cause': '*', 'max_count': 10**6, 'reason': 'planted', 'expires': '2099-12-31'}
     for change, status, words in (({}, 0, ('WAIVED', 'planted; until 2099-12-31')),
                                   ({'expires': '2020-02-29'}, 1, ('its waiver expired on 2020-02-29: planted',)),
@@ -174,6 +181,14 @@ def a_waiver_is_a_pass_until_its_day(p):
             for part in words:
                 check(part in text, f'{command} {change}: "{part}" is not in:\n{text}')
             check(command[0] == 'certify' or 's0.attn.q' in text, text)  # it stays listed
+            check(text.startswith('FAIL' if status else 'WAIVED'), text)
+        text = p.ok('certify', 'f.tape', 'tiny', *FAST, '--waivers', 'one.json', '--json', exits=(status,)).stdout
+        said = json.loads(text)
+        check(said['verdict'] == 'FAIL' and said.get('waived') == (status == 0), f'{change}: {said.get("waived")}')
+        with open('judged.json', 'w', encoding='utf-8') as f:  # a report goes by its own waivers
+            f.write(text)
+        r = p.ok('report', 'judged.json', '--json', exits=(1,)).stdout
+        check('"waived":true' not in r and '"waived":false' not in r, r[:400])
 
 
 def bad_input_is_refused(p):
@@ -189,6 +204,17 @@ def bad_input_is_refused(p):
     with open('fine.json', 'w', encoding='utf-8') as f:
         f.write(p.ok('certify', 'a.tape', 'tiny', '--rounds', '0-1', '--json', *FAST).stdout)
     p.refused(2, 'fine.json', 'report', 'fine.json', '--html', 'fine.json')
+    p.refused(2, 'twice', 'report', 'fine.json', '--html', 'both', '--junit', 'both')
+    p.refused(2, 'wanted a folder', 'report', 'fine.json', '-o', 'bad.json')
+    # what is there is kept, before anything is written
+    with open('mine', 'w', encoding='utf-8') as f:
+        f.write('mine')
+    shutil.copy('mine', os.path.join(folder('out'), 'report.xml'))
+    for option, name in (('--html', 'mine'), ('--junit', 'mine'), ('-o', 'out')):
+        p.refused(2, '--force', 'report', 'fine.json', option, name)
+    check(os.path.getsize('mine') == 4 and os.listdir('out') == ['report.xml'], 'a file was replaced, or one was written')
+    p.ok('report', 'fine.json', '-o', 'out', '--force')
+    check(os.path.getsize('out/report.xml') > 4, '--force')
     with open('bad.json', 'w', encoding='utf-8') as f:
         f.write('{"schema": 1, "waivers": [{"value": "*"}]}')
     p.refused(3, ('bad.json: waiver 1', '"cause"'), 'report', 'fine.json', '--waivers', 'bad.json')

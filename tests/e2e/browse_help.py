@@ -1,8 +1,25 @@
-"""The browser on a pseudo-terminal of its own."""
+"""What the browser's tests share: its tapes, recorded keys, and the browser on a pseudo-terminal of its own."""
 import fcntl, os, pty, select, struct, subprocess, termios, time
 from lib import check
 
 ROWS, COLUMNS = 24, 80
+
+
+def tapes(p):
+    """A recording, and one of the same rounds with a fault planted in round 2. Made once."""
+    if not os.path.exists('bad.tape'):
+        p.ok('synth', 'model', '--config', 'tiny', '--seed', 3)
+        p.ok('script', 's.safetensors', '--model', 'model', '--rounds', 5, '--slots', 2, '--seed', 4)
+        p.ok('record', 'model', '--script', 's.safetensors', '-o', 'a.tape', '--arm', 'native-packed', '--level', 'deep')
+        p.ok('inject', 'model', '--script', 's.safetensors', '-o', 'bad.tape', '--fault', 'row-swap@s1.attn_out:round=2')
+    p.env['XDG_CONFIG_HOME'] = os.path.abspath('settings')
+    return 'a.tape', 'bad.tape'
+
+
+def screen(p, keys, *args):
+    with open('keys', 'w') as f:
+        f.write(keys)
+    return p.ok('browse', *args, '--keys', 'keys').stdout
 
 
 class Live:

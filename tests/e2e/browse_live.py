@@ -1,0 +1,147 @@
+"""The browser on a terminal: keys, signals, sizes, a growing tape, the mouse; and as a person meets it, in tmux."""
+import base64, fcntl, os, shutil, signal, struct, subprocess, termios, time
+import numpy as np
+import lib
+from browse_help import Live, tapes, terminals
+from lib import check
+
+
+def live_keys_work_and_quitting_restores_the_terminal(p):
+    tty = Live(p, *tapes(p))
+    tty.wait_for('Rounds')
+    tty.wait_for('5 rounds compared')
+    tty.press('o')
+    tty.wait_for('Program')
+    tty.press('\r')
+    tty.wait_for('Value')
+    check(termios.tcgetattr(tty.slave) != tty.before, 'the terminal was never in another mode')
+    tty.press('y')
+    tty.wait_for('bad.tape:2/-/s1.attn_out[')
+    tty.read(0.3)
+    copied = base64.b64decode(tty.out.split(b'\x1b]52;c;')[1].split(b'\a')[0])
+    check(copied.startswith(b'bad.tape:2/-/s1.attn_out['), f'the clipboard was given {copied}')
+    tty.press('Q')
+    tty.finish(0)
+
+
+def a_signal_restores_the_terminal(p):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV):
+        tty = Live(p, *tapes(p))
+        tty.wait_for('Rounds')
+        tty.process.send_signal(number)
+        tty.finish(-number)
+    tty = Live(p, *tapes(p))
+    tty.wait_for('Rounds')
+    tty.press('\x03')  # ^C
+    tty.finish(-signal.SIGINT)
+
+
+def stopping_and_coming_back_keeps_the_screen(p):
+    if os.path.exists('go'):
+        os.remove('go')
+    tty = Live(p, *tapes(p), shell='set -m; "$@"; echo stopped-$?; while [ ! -e go ]; do sleep 0.1; done; fg >/dev/null')
+    tty.wait_for('5 rounds compared')
+    tty.press('\x1a')  # ^Z
+    tty.wait_for('stopped-148')
+    check(termios.tcgetattr(tty.slave) == tty.before, 'stopped, and the terminal is not as it was')
+    open('go', 'w').close()
+    tty.wait_for('Rounds')
+    tty.press('o')
+    tty.wait_for('Program')
+    tty.press('Q')
+    tty.finish(0)
+
+
+def a_resized_terminal_is_filled(p):
+    tty = Live(p, *tapes(p))
+    tty.wait_for('5 rounds compared')
+    tty.at = len(tty.out)
+    fcntl.ioctl(tty.slave, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 130, 0, 0))
+    tty.wait_for('arm')  # a column that 80 columns have no room for
+    tty.press('Q')
+    tty.finish(0)
+
+
+def a_growing_tape_is_followed(p):
+    a, _ = tapes(p)
+    with open(a, 'rb') as f:
+        data = f.read()
+    with open('grow.tape.part', 'wb') as f:
+        f.write(data[:len(data) // 2])
+    tty = Live(p, 'grow.tape', '--follow')
+    tty.wait_for('following')
+    check(b'488 488 488' not in tty.out, 'all rounds are there at once')
+    with open('grow.tape.part', 'ab') as f:
+        f.write(data[len(data) // 2:])
+    tty.wait_for('488 488 488')  # what the fourth round drafts
+    tty.press('Q')
+    tty.finish(0)
+    os.remove('grow.tape.part')
+
+
+def the_mouse_is_off_until_its_key(p):
+    tty = Live(p, *tapes(p))
+    tty.wait_for('5 rounds compared')
+    check(b'1000h' not in tty.out, 'the mouse is on')
+    tty.press('M')
+    tty.wait_for('1000h')
+    tty.press('\x1b[<0;10;7M\x1b[<0;10;7m')
+    tty.read(0.3)
+    tty.press('\x1b[<0;10;7M\x1b[<0;10;7m')
+    tty.wait_for('Program')
+    tty.press('Q')
+    tty.finish(0)
+    check(tty.out.rfind(b'1000l') > tty.out.rfind(b'1000h'), 'the mouse was left on')
+
+
+def tmux(*args):
+    return subprocess.run(['tmux', '-L', f'sparktape-{os.getpid()}', '-f', '/dev/null', *args], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False).stdout
+
+
+def a_person_in_tmux_finds_exports_and_leaves(p):
+    """As a person would: four keys to the worst element of the first origin, its file, and the shell as it was."""
+    a, _ = tapes(p)
+    if not shutil.which('tmux'):
+        print('      skipped: no tmux')
+        return
+
+    def wait_for(text):
+        end = time.monotonic() + 20
+        while text not in (shown := tmux('capture-pane', '-p')):
+            check(time.monotonic() < end, f'"{text}" never came:\n{shown}')
+            time.sleep(0.05)
+        return shown
+
+    try:
+        tmux('new-session', '-d', '-x', '80', '-y', '24', '-c', os.getcwd(), 'env', 'LC_ALL=C.UTF-8', 'PS1=> ', 'sh')
+        tmux('send-keys', 'stty -g > before; echo rea""dy', 'Enter')
+        wait_for('ready')
+        tmux('send-keys', f'{p.path} browse {a} bad.tape; stty -g > after; echo do""ne', 'Enter')
+        wait_for('5 rounds compared')
+        tmux('send-keys', 'o')
+        wait_for('Program')
+        tmux('send-keys', 'Enter')
+        wait_for('Value')
+        tmux('send-keys', 'w')
+        shown = wait_for('510 of 2560 differ')
+        check('s1.attn_out' in shown, shown)
+        tmux('send-keys', 'x')
+        wait_for('export to')
+        tmux('send-keys', 'C-u')
+        tmux('send-keys', '-l', 'finding.npy')
+        tmux('send-keys', 'Enter')
+        wait_for('wrote finding.npy')
+        tmux('send-keys', 'Q')
+        shown = wait_for('done')
+        check('ready' in shown and 'sparktape  Value' not in shown, f'the main screen did not come back:\n{shown}')
+        check(open('before').read() == open('after').read(), 'stty says that the terminal is another')
+        check(np.load('finding.npy').size == 2560, 'the file is not the value')
+    finally:
+        tmux('kill-server')
+
+
+TESTS = [live_keys_work_and_quitting_restores_the_terminal, a_signal_restores_the_terminal,
+         stopping_and_coming_back_keeps_the_screen, a_resized_terminal_is_filled,
+         a_growing_tape_is_followed, the_mouse_is_off_until_its_key, a_person_in_tmux_finds_exports_and_leaves]
+lib.main(TESTS if terminals() else [])
