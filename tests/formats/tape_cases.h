@@ -2,12 +2,8 @@
 #ifndef TESTS_FORMATS_TAPE_CASES_H
 #define TESTS_FORMATS_TAPE_CASES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/support/ok.h"
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,13 +11,6 @@
 #include "formats/number.h"
 #include "formats/tape_reader.h"
 #include "kernels/digest.h"
-
-#define OK(call)                                                            \
-    do {                                                                    \
-        err e_ = { 0 };                                                     \
-        err *e = &e_;                                                       \
-        if ((call) != ERR_OK) fail_msg("%s: %s", #call, e_.msg);            \
-    } while (0)
 
 static inline uint64_t case_word(uint64_t seed, uint64_t i)
 {

@@ -2,31 +2,11 @@
 #ifndef TESTS_REPLAY_REPORT_HELP_H
 #define TESTS_REPLAY_REPORT_HELP_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/ok.h"
 
 #include "base/mem.h"
 #include "replay/report.h"
 #include "replay/waiver.h"
-
-#define OK(call)                                                                       \
-    do {                                                                               \
-        err e_ = { 0 }, *e = &e_;                                                      \
-        if ((call) != ERR_OK) fail_msg("%s: %s", #call, e_.msg);                       \
-    } while (0)
-
-/* The call fails with code, and its message holds text. */
-#define REFUSED(call, want_code, text)                                                   \
-    do {                                                                                 \
-        err e_ = { 0 }, *e = &e_;                                                        \
-        err_code got_ = (call);                                                          \
-        if (got_ != (want_code)) fail_msg("%s: %s: %s", #call, err_name(got_), e_.msg);  \
-        if (!strstr(e_.msg, text)) fail_msg("%s: '%s' lacks '%s'", #call, e_.msg, text); \
-    } while (0)
 
 /* JSON with ' for ". */
 static inline json_t *parse_json(const char *text)

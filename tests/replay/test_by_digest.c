@@ -1,21 +1,11 @@
 /* Values of which one or both tapes kept only a digest. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/support/ok.h"
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "kernels/digest.h"
 #include "replay/compare.h"
-
-#define OK(call)                                                                       \
-    do {                                                                               \
-        err e_ = { 0 }, *e = &e_;                                                      \
-        if ((call) != ERR_OK) fail_msg("%s: %s", #call, e_.msg);                       \
-    } while (0)
 
 enum { ROWS = 20, COLS = 3 };
 

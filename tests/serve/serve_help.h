@@ -7,6 +7,7 @@
 #include "engine/synth.h"
 #include "serve/worker.h"
 #include "tests/engine/scratch.h"
+#include "tests/support/ok.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -18,12 +19,6 @@ static eng_weights *help_weights;
 static eng_config help_config;
 static bf16 *help_taps; /* [HELP_ROWS, n_taps * dim] */
 static int32_t help_pos[HELP_ROWS];
-
-#define OK(call)                                                              \
-    do {                                                                      \
-        err e_ = { 0 }, *e = &e_;                                             \
-        if ((call) != ERR_OK) fail_msg("%s: %s", #call, e_.msg);              \
-    } while (0)
 
 static inline int help_make_model(void **state)
 {
