@@ -1,5 +1,7 @@
 #include "base/cli.h"
 
+#include "base/utf8.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -153,6 +155,11 @@ static void wanted_args(const char *spec, int *lo, int *hi)
     }
 }
 
+err_code cli_utf8(const char *text, const char *why, err *e)
+{
+    return utf8_valid(text) ? ERR_OK : err_set(e, ERR_ARG, "found the name '%s', wanted one of UTF-8, %s", text, why);
+}
+
 err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, cli_common *common, cli_args *args, err *e)
 {
     *common = (cli_common){ .color = "auto" };
@@ -184,6 +191,8 @@ err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, c
         TRY(store(o, base, value, e));
     }
     if (common->help) return ERR_OK;
+    for (int i = 0; i < argc && common->json; i++)
+        TRY(cli_utf8(argv[i], "as JSON can hold no other: leave --json out, or rename it", e));
     if (strcmp(common->color, "auto") && strcmp(common->color, "always") && strcmp(common->color, "never"))
         return err_set(e, ERR_ARG, "--color: found '%s', wanted auto, always or never", common->color);
     if (common->threads < 0 || common->threads > 4096)

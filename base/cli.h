@@ -53,8 +53,9 @@ typedef struct cli_command {
 enum { CLI_ARGS_MAX = 64 };
 typedef struct cli_args { int count; const char *item[CLI_ARGS_MAX]; } cli_args;
 
-/* Parses argv into opts (the command's struct), common and args. Checks the argument count against self->args.
- * With --help nothing else is checked and common->help is set; the caller prints cli_help and returns. */
+/* Parses argv into opts (the command's struct), common and args. Checks the argument count against self->args, and with
+ * --json that every word is UTF-8. With --help nothing else is checked and common->help is set; the caller prints cli_help
+ * and returns. */
 MUST_USE err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, cli_common *common,
                             cli_args *args, err *e);
 /* ERR_ARG when writing `out` would destroy `in`: the same file, or a file of the checkpoint when `in` is its folder. `what`
@@ -63,6 +64,8 @@ MUST_USE err_code cli_keep_off(const char *what, const char *out, const char *in
 /* ERR_ARG when `out` is a file, or `out`.part one that a killed writer left, that a CLI_NEW would replace without --force;
  * for names that no option gives. */
 MUST_USE err_code cli_keep_file(const char *what, const char *out, const cli_common *common, err *e);
+/* ERR_ARG: text is no UTF-8; why ends the message. For a command that puts names into JSON without --json too. */
+MUST_USE err_code cli_utf8(const char *text, const char *why, err *e);
 /* Prints usage and options of one command to stdout. */
 void cli_help(const cli_command *self);
 /* true when colour may be used on stdout: --color, NO_COLOR, a terminal. */

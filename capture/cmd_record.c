@@ -363,6 +363,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     if (rc == ERR_OK && words.redact)
         rc = cap_redact_open(words.redact, true, eng_weights_config(j.weights)->vocab, &j.redact, e);
     o.base = j.base;
+    o.synthetic = rc == ERR_OK && eng_script_synthetic(j.script);
     if (rc == ERR_OK && (o.flight || o.when->count)) fit_script(j.script, &o);
     if (rc == ERR_OK && o.flight) rc = watch_usr1(e);
     o.redact = j.redact;

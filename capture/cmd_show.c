@@ -1,9 +1,9 @@
 #include "base/mem.h"
 #include "capture/commands.h"
 #include "capture/joined.h"
+#include "capture/reference.h"
 #include "formats/json.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 
@@ -14,94 +14,13 @@ enum {
 
 typedef struct options { int64_t rows, columns; } options;
 
-/* TAPE:ROUND/SLOT/VALUE[@rRANK][INDEX], the index and the rank in either order. */
-typedef struct reference {
-    char *tape, *value; /* owned */
-    int64_t round, slot, rank; /* rank: FMT_TAPE_NO_RANK when not given */
-    bool indexed;
-    int n_index;
-    int64_t index[FMT_DIMS_MAX];
-} reference;
-
-static void reference_fini(reference *r)
-{
-    free(r->tape);
-    free(r->value);
-}
-
-/* Reads a decimal number of at most hi at *p and steps over it. */
-static bool number_at(char **p, int64_t hi, int64_t *out)
-{
-    if (**p < '0' || **p > '9') return false;
-    char *end;
-    errno = 0;
-    long long v = strtoll(*p, &end, 10);
-    if (errno || v > hi) return false;
-    *p = end;
-    *out = v;
-    return true;
-}
-
-/* Takes "@r1" and "[2,5]" off the end of value. */
-static bool take_suffixes(reference *r)
-{
-    char *p = r->value + strcspn(r->value, "@[");
-    char *rest = mem_strdup(p), *at = rest;
-    if (!rest) return false;
-    *p = 0;
-    bool good = true;
-    while (*at && good) {
-        if (at[0] == '@' && at[1] == 'r' && r->rank < 0) {
-            at += 2;
-            good = number_at(&at, INT32_MAX, &r->rank);
-        } else if (at[0] == '[' && !r->indexed) {
-            r->indexed = true;
-            do {
-                at++;
-                while (*at == ' ') at++;
-                good = r->n_index < FMT_DIMS_MAX && number_at(&at, INT64_MAX, &r->index[r->n_index]);
-                r->n_index++;
-            } while (good && *at == ',');
-            good = good && *at++ == ']';
-        } else {
-            good = false;
-        }
-    }
-    free(rest);
-    return good && r->value[0];
-}
-
-/* The tape's name may hold colons: the last one with "ROUND/SLOT/" behind it counts. */
-static err_code parse(const char *text, reference *r, err *e)
-{
-    *r = (reference){ .rank = FMT_TAPE_NO_RANK };
-    for (const char *colon = text + strlen(text); colon > text; colon--) {
-        if (*colon != ':') continue;
-        char *p = (char *)(uintptr_t)(colon + 1);
-        int64_t round, slot = FMT_TAPE_NO_SLOT;
-        if (!number_at(&p, INT32_MAX, &round) || *p++ != '/') continue;
-        if (*p == '-') p++;
-        else if (!number_at(&p, INT32_MAX, &slot)) continue;
-        if (*p++ != '/') continue;
-        r->round = round;
-        r->slot = slot;
-        r->tape = strndup(text, (size_t)(colon - text));
-        r->value = mem_strdup(p);
-        if (!r->tape || !r->value) return err_set(e, ERR_NOMEM, "no memory for a reference");
-        if (take_suffixes(r)) return ERR_OK;
-        break;
-    }
-    return err_set(e, ERR_ARG, "found '%s', wanted TAPE:ROUND/SLOT/VALUE with SLOT '-' for none, then @rRANK and [INDEX] "
-                   "if need be", text);
-}
-
 /* The record meant: the given rank's, else the first of that name. */
-static err_code find(const fmt_tape *t, const reference *r, size_t *out, err *e)
+static err_code find(const fmt_tape *t, const cap_reference *r, size_t *out, err *e)
 {
     size_t first, n;
     bool other_slot = false;
-    fmt_tape_round_span(t, (int32_t)r->round, &first, &n);
-    if (n == 0) return err_set(e, ERR_INPUT, "%s: round %" PRId64 " is not on the tape", r->tape, r->round);
+    fmt_tape_round_span(t, r->round, &first, &n);
+    if (n == 0) return err_set(e, ERR_INPUT, "%s: round %d is not on the tape", r->tape, r->round);
     for (size_t i = first; i < first + n; i++) {
         fmt_tape_record rec;
         fmt_tape_at(t, i, &rec);
@@ -109,8 +28,7 @@ static err_code find(const fmt_tape *t, const reference *r, size_t *out, err *e)
         if (rec.key.slot == r->slot && (r->rank < 0 || rec.key.rank == r->rank)) { *out = i; return ERR_OK; }
         other_slot = true;
     }
-    return err_set(e, ERR_INPUT, "%s: round %" PRId64 " has no %s%s; sparktape ls --records lists what there is", r->tape,
-                   r->round,
+    return err_set(e, ERR_INPUT, "%s: round %d has no %s%s; sparktape ls --records lists what there is", r->tape, r->round,
                    r->value, other_slot ? " of that slot and rank" : "");
 }
 
@@ -227,7 +145,7 @@ static const char *record_text(const fmt_tape_key *key, char *buf, size_t n)
     return buf;
 }
 
-static void print_facts(const reference *ref, const view *s)
+static void print_facts(const cap_reference *ref, const view *s)
 {
     const fmt_tape_record *r = &s->record;
     char key[FMT_TAPE_NAME_BYTES + 48], type[128];
@@ -247,7 +165,7 @@ static void print_facts(const reference *ref, const view *s)
                r->stats.n_denormal);
 }
 
-static json_t *facts_json(const reference *ref, const view *s)
+static json_t *facts_json(const cap_reference *ref, const view *s)
 {
     const fmt_tape_record *r = &s->record;
     const fmt_stats *x = &r->stats;
@@ -273,7 +191,7 @@ static json_t *facts_json(const reference *ref, const view *s)
 }
 
 /* Row-major place of ref's index. ERR_ARG: it does not fit the shape. */
-static err_code place_of(const reference *ref, const fmt_tensor *t, uint64_t *at, err *e)
+static err_code place_of(const cap_reference *ref, const fmt_tensor *t, uint64_t *at, err *e)
 {
     char type[128];
     bool fits = ref->n_index == t->ndim;
@@ -355,7 +273,7 @@ static err_code show_digests(const fmt_tape *t, size_t i, const fmt_tape_record 
 }
 
 /* The value's facts, then the element meant, or rows. line: NULL prints text. */
-static err_code show_value(const fmt_tape *t, size_t i, const reference *ref, const options *o, view *s, json_t *line,
+static err_code show_value(const fmt_tape *t, size_t i, const cap_reference *ref, const options *o, view *s, json_t *line,
                            err *e)
 {
     uint64_t at = 0;
@@ -373,7 +291,7 @@ static err_code show_value(const fmt_tape *t, size_t i, const reference *ref, co
     return ERR_OK;
 }
 
-static err_code show(const fmt_tape *t, const reference *ref, const options *o, bool json, err *e)
+static err_code show(const fmt_tape *t, const cap_reference *ref, const options *o, bool json, err *e)
 {
     size_t i = 0;
     view s = { 0 };
@@ -395,17 +313,17 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     options o = { .rows = SHOWN, .columns = SHOWN };
     cli_common common;
     cli_args args;
-    reference ref;
+    cap_reference ref = { 0 };
     fmt_tape *t = NULL;
     TRY(cli_parse(self, argc, argv, &o, &common, &args, e));
     *exit_status = 0;
     if (common.help) { cli_help(self); return ERR_OK; }
     if (o.rows < 0 || o.columns < 0) return err_set(e, ERR_ARG, "--rows and --columns: wanted 0 or more");
-    err_code rc = parse(args.item[0], &ref, e);
+    err_code rc = cap_reference_of_arguments(args.item[0], args.count > 1 ? args.item[1] : NULL, &ref, e);
     if (rc == ERR_OK) rc = fmt_tape_open(ref.tape, &t, e);
     if (rc == ERR_OK) rc = show(t, &ref, &o, common.json, e);
     fmt_tape_close(t);
-    reference_fini(&ref);
+    cap_reference_fini(&ref);
     return rc;
 }
 
@@ -414,6 +332,6 @@ static const cli_option OPTIONS[] = {
     { "--columns", "N", "columns to print (default 8)", CLI_INT, offsetof(options, columns) },
 };
 
-const cli_command CMD_SHOW = { "show", "REF",
+const cli_command CMD_SHOW = { "show", "REF [TAPE]",
                                "one value, one rank's part, or one element: TAPE:ROUND/SLOT/VALUE[@rRANK][I,J]", OPTIONS,
                                COUNT_OF(OPTIONS), run };

@@ -136,6 +136,7 @@ static json_t *metadata_of(const fmt_tape *t, const char *pattern)
     json_object_set_new(meta, "format", json_string("sparktape-export-1"));
     if (pattern) json_object_set_new(meta, "pattern", json_string(pattern)); /* a selection is no level */
     else set_text(meta, "level", json_object_get(head, "level"));
+    set_text(meta, "traffic", json_object_get(head, "traffic"));
     set_text(meta, "combine", json_object_get(identity, "combine"));
     set_text(meta, "redact", json_object_get(json_object_get(head, "redact"), "key")); /* whose ids these are */
     const char *checkpoint = json_string_value(json_object_get(identity, "checkpoint"));

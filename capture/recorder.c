@@ -342,11 +342,12 @@ static json_t *list_json(const cli_list *l)
 static json_t *head_json(const cap_recorder *r, const json_t *identity, const cap_options *o)
 {
     json_t *when = r->flight ? list_json(o->when) : NULL, *flight = r->flight ? json_integer(o->flight) : NULL;
-    return json_pack("{s:s, s:s, s:O, s:o, s:{s:o, s:o}, s:o, s:s*, s:o*, s:o*, s:o*}", "format", "sparktape", "level",
-                     eng_level_name(o->level), "identity", identity, "config", eng_config_json(r->config), "program",
-                     "insert", program_json(r->plan.program[ENG_STEP_INSERT]), "draft",
-                     program_json(r->plan.program[ENG_STEP_DRAFT]), "taps", list_json(o->taps), "rounds",
-                     o->rounds, "redact", cap_plan_redact_json(&r->plan), "when", when, "flight", flight);
+    return json_pack("{s:s, s:s, s:s*, s:O, s:o, s:{s:o, s:o}, s:o, s:s*, s:o*, s:o*, s:o*}", "format", "sparktape",
+                     "level", eng_level_name(o->level), "traffic", o->synthetic ? "synthetic" : NULL, "identity", identity,
+                     "config", eng_config_json(r->config), "program", "insert",
+                     program_json(r->plan.program[ENG_STEP_INSERT]), "draft",
+                     program_json(r->plan.program[ENG_STEP_DRAFT]), "taps", list_json(o->taps), "rounds", o->rounds,
+                     "redact", cap_plan_redact_json(&r->plan), "when", when, "flight", flight);
 }
 
 static void recorder_free(cap_recorder *r)

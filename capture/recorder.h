@@ -37,6 +37,7 @@ typedef struct cap_options {
     int32_t flight;        /* then so many rounds before it are kept too, from memory, as far as there was room for them */
     int32_t round_steps;   /* with when or flight: steps of the longest round, which needs a shot for each; 0: 5 */
     const fmt_tape *base;  /* store what equals or nearly equals its values as the difference; borrowed; NULL: none */
+    bool synthetic;        /* the head says that no target took the rounds' rows (cap_rounds_synthetic) */
     bool events_only;      /* serving: a failure of the disk is counted, never returned, and the rest is dropped */
 } cap_options;
 

@@ -313,6 +313,13 @@ static err_code plan_all(cap_rounds *r, input_list *list, cap_value *v, err *e)
     return make_room(r, e);
 }
 
+bool cap_rounds_synthetic(const fmt_tape *t)
+{
+    const json_t *head = fmt_tape_head(t), *own = json_object_get(head, "traffic");
+    const char *traffic = json_string_value(own ? own : json_object_get(json_object_get(head, "imported"), "traffic"));
+    return traffic && strcmp(traffic, "synthetic") == 0;
+}
+
 bool cap_rounds_chosen(const fmt_tape *t)
 {
     const json_t *head = fmt_tape_head(t), *summary = fmt_tape_summary(t);

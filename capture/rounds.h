@@ -17,6 +17,8 @@ MUST_USE err_code cap_rounds_open(const fmt_tape *t, const eng_config *c, cap_ro
 MUST_USE err_code cap_rounds_open_chosen(const fmt_tape *t, const eng_config *c, cap_rounds **out, err *e);
 /* The tape says that it does not hold every round: a round list or a condition chose, or rounds were dropped. */
 bool cap_rounds_chosen(const fmt_tape *t);
+/* Whether t says, or what it was imported from, that its traffic was made up (sparktape script): no target took rows. */
+bool cap_rounds_synthetic(const fmt_tape *t);
 void cap_rounds_close(cap_rounds *r);
 int32_t cap_rounds_count(const cap_rounds *r);
 /* Where a tape slot runs, from its first round to its last one; a later one may have the same place, which must be emptied

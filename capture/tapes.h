@@ -34,8 +34,8 @@ bool cap_tapes_wait(cap_tapes *t, uint64_t done);
 void cap_tapes_counts(cap_tapes *t, cap_counts *out);
 
 /* Writes what waits, then the summary, and gives the tape its name; frees t. Returns the first failure of all. After one
- * the tape is closed all the same (its summary says `failed`), or where that cannot be, .part is left with what was flushed.
- * counts (may be NULL) are those after all of it, also on error. */
+ * the tape is closed all the same (its summary says `failed`), or where that cannot be, .part is left with what was
+ * flushed. counts (may be NULL) are those after all of it, also on error. */
 MUST_USE err_code cap_tapes_finish(cap_tapes *t, const cap_spent *spent, cap_counts *counts, err *e);
 /* Frees t and what waits, removes .part. NULL is a no-op. */
 void cap_tapes_discard(cap_tapes *t);

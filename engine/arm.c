@@ -7,36 +7,35 @@
 #include "engine/config.h"
 #include "engine/device.h"
 
-#define NO_EXL3 "EXL3 weights, which this build does not read"
 #define NO_KX   "the KX kernels, which this build does not have"
-#define NO_HOT  "the table of hot Markov rows, which this build does not make"
-#define ARM(name, experts, dense, head, markov, kernels, missing, summary) \
-    { name, ENG_REP_##experts, ENG_REP_##dense, ENG_REP_##head, markov, kernels, false, false, KRN_ACC_BLOCKED, missing, \
-      summary }
-/* The head is the one that offline commands run, the official BF16, unless the arm has no other than K6. */
+#define ARM(name, experts, dense, head, fixed_head, markov, kernels, missing, summary) \
+    { name, ENG_REP_##experts, ENG_REP_##dense, ENG_REP_##head, ENG_MARKOV_##markov, kernels, fixed_head, false, false, \
+      KRN_ACC_BLOCKED, missing, summary }
+/* The head is the one that offline commands run, the official BF16, unless the arm has no other than K6. EXL3 dense leaves
+ * wo_a in official FP8. */
 static const eng_arm ARMS[] = {
-    ARM("k2-tp2", EXL3, MIXED, EXL3, "bias cache", "own", NO_EXL3,
+    ARM("k2-tp2", EXL3, EXL3, EXL3, true, CACHE, "own", NULL,
         "control: EXL3 K2 experts, K5 dense with official FP8 wo_a, K6 head"),
-    ARM("k2-head", EXL3, EXL3, BF16, "factorised", "own", NO_EXL3, "EXL3 K2 experts, K5 dense, official head"),
-    ARM("native-experts-packed", FP4, EXL3, EXL3, "factorised", "first", NO_EXL3,
+    ARM("k2-head", EXL3, EXL3, BF16, true, FACTORISED, "own", NULL, "EXL3 K2 experts, K5 dense, official head"),
+    ARM("native-experts-packed", FP4, EXL3, EXL3, true, FACTORISED, "first", NULL,
         "MXFP4 experts as stored, EXL3 K5 dense, K6 head"),
-    ARM("native-packed", FP4, FP8, BF16, "factorised", "first", NULL,
+    ARM("native-packed", FP4, FP8, BF16, false, FACTORISED, "first", NULL,
         "official bytes: MXFP4 experts and FP8 dense, decoded in the product"),
-    ARM("native-hybrid", FP4, BF16, BF16, "factorised", "first", NULL,
+    ARM("native-hybrid", FP4, BF16, BF16, false, FACTORISED, "first", NULL,
         "MXFP4 experts as stored, dense decoded once to BF16 (exact)"),
-    ARM("native-expanded", BF16, BF16, BF16, "factorised", "first", NULL,
+    ARM("native-expanded", BF16, BF16, BF16, false, FACTORISED, "first", NULL,
         "experts and dense decoded once to BF16 (exact)"),
-    ARM("native-hybrid-head", FP4, BF16, BF16, "factorised fp32", "first", NULL,
+    ARM("native-hybrid-head", FP4, BF16, BF16, true, FACTORISED, "first", NULL,
         "as native-hybrid, always with the official head and fp32 logits"),
-    ARM("native-hybrid-head-hot", FP4, BF16, BF16, "4096 hot rows fp32", "first", NO_HOT,
+    ARM("native-hybrid-head-hot", FP4, BF16, BF16, true, HOT, "first", NULL,
         "as native-hybrid-head, the Markov term of frequent tokens from a table"),
-    ARM("native-packed-kx", FP4, FP8, BF16, "factorised", "kx", NO_KX, "as native-packed, register-fed experts"),
-    ARM("native-hybrid-kx", FP4, BF16, BF16, "factorised", "kx", NO_KX, "as native-hybrid, register-fed experts"),
-    ARM("native-hybrid-kx2", FP4, MIXED, BF16, "factorised", "kx2", NO_KX,
+    ARM("native-packed-kx", FP4, FP8, BF16, false, FACTORISED, "kx", NO_KX, "as native-packed, register-fed experts"),
+    ARM("native-hybrid-kx", FP4, BF16, BF16, false, FACTORISED, "kx", NO_KX, "as native-hybrid, register-fed experts"),
+    ARM("native-hybrid-kx2", FP4, MIXED, BF16, false, FACTORISED, "kx2", NO_KX,
         "fused expert bank, FP8 dense where measured faster, else BF16"),
-    { "mirror", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, "factorised", "reference", true, true, KRN_ACC_BLOCKED, NULL,
+    { "mirror", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", true, true, true, KRN_ACC_BLOCKED, NULL,
       "reference: official values on one rank, fp32 in the official block order" },
-    { "mirror64", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, "factorised", "reference", true, true, KRN_ACC_F64, NULL,
+    { "mirror64", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", true, true, true, KRN_ACC_F64, NULL,
       "reference: official values on one rank, exact products, float64 sums" },
 };
 #undef ARM
@@ -58,6 +57,21 @@ const eng_arm *eng_arm_find(const char *name)
     return NULL;
 }
 
+eng_reps eng_arm_reps(const eng_arm *a) { return (eng_reps){ a->experts, a->dense, a->head, a->markov }; }
+
+bool eng_reps_exl3(const eng_reps *r, eng_wid id)
+{
+    if (!eng_wid_has_exl3(id)) return false;
+    eng_part part = eng_wkind_of(id)->part;
+    return (part == ENG_PART_EXPERTS ? r->experts : part == ENG_PART_DENSE ? r->dense : r->head) == ENG_REP_EXL3;
+}
+
+bool eng_reps_expand(const eng_reps *r, eng_wid id)
+{
+    eng_wclass c = eng_wkind_of(id)->wclass;
+    return (c == ENG_WC_FP4 && r->experts == ENG_REP_BF16) || (c == ENG_WC_FP8 && r->dense == ENG_REP_BF16);
+}
+
 /* ---- words ---- */
 
 static const char *const ACC_WORDS[] = { [KRN_ACC_BLOCKED] = "blocked", [KRN_ACC_F64] = "f64" };
@@ -69,6 +83,8 @@ static const char *const COMM_WORDS[] = { [ENG_COMM_NCCL] = "nccl", [ENG_COMM_EM
 static const char *const HEAD_WORDS[] = { "official", "k6" };
 static const char *const REP_WORDS[] = { [ENG_REP_FP4] = "mxfp4", [ENG_REP_FP8] = "fp8", [ENG_REP_BF16] = "bf16",
                                          [ENG_REP_EXL3] = "exl3", [ENG_REP_MIXED] = "mixed" };
+static const char *const MARKOV_WORDS[] = { [ENG_MARKOV_FACTORISED] = "factorised", [ENG_MARKOV_HOT] = "hot rows",
+                                            [ENG_MARKOV_CACHE] = "bias cache" };
 
 #define WORD_OF(words, i) ((size_t)(i) < COUNT_OF(words) ? words[i] : "?")
 const char *eng_acc_name(krn_acc a) { return WORD_OF(ACC_WORDS, a); }
@@ -77,6 +93,7 @@ const char *eng_mode_name(eng_mode m) { return WORD_OF(MODE_WORDS, m); }
 const char *eng_backend_name(eng_backend b) { return WORD_OF(BACKEND_WORDS, b); }
 const char *eng_comm_name(eng_comm_kind k) { return WORD_OF(COMM_WORDS, k); }
 const char *eng_rep_name(eng_rep r) { return WORD_OF(REP_WORDS, r); }
+const char *eng_markov_name(eng_markov m) { return WORD_OF(MARKOV_WORDS, m); }
 
 /* The index of text among n words; NULL is the word with index otherwise. */
 static err_code pick(const char *option, const char *text, const char *const *words, size_t n, int otherwise, int *out,
@@ -133,10 +150,12 @@ err_code eng_options_parse(const eng_option_words *words, int64_t threads, eng_o
     TRY(PICK("--mode", words->mode, MODE_WORDS, ENG_MODE_EAGER, &mode, e));
     TRY(PICK("--acc", words->acc, ACC_WORDS, o.arm->acc, &acc, e));
     TRY(PICK("--combine", words->combine, COMBINE_WORDS, ENG_COMBINE_EXACT, &combine, e));
-    TRY(PICK("--head", words->head, HEAD_WORDS, 0, &head, e));
+    TRY(PICK("--head", words->head, HEAD_WORDS, o.arm->head == ENG_REP_EXL3, &head, e));
     /* solo is not a word here: what it computes must not reach a tape. bench sets it. */
     TRY(pick("--comm", words->comm, COMM_WORDS, ENG_COMM_SOLO, ENG_COMM_NCCL, &comm, e));
-    if (head != 0) return err_set(e, ERR_ARG, "--head k6: the K6 head needs the EXL3 delivery, wanted: official");
+    if (o.arm->fixed_head && (head == 1) != (o.arm->head == ENG_REP_EXL3))
+        return err_set(e, ERR_ARG, "--head %s: arm %s has one head, wanted %s", HEAD_WORDS[head], o.arm->name,
+                       HEAD_WORDS[!head]);
     if (words->tp < 0 || words->tp > ENG_RANKS_MAX)
         return err_set(e, ERR_ARG, "--tp: found %lld, wanted 1 to %d", (long long)words->tp, ENG_RANKS_MAX);
     o.n_ranks = words->tp ? (int32_t)words->tp : 1;
@@ -155,7 +174,8 @@ err_code eng_options_parse(const eng_option_words *words, int64_t threads, eng_o
         return err_set(e, ERR_ARG, "--backend cuda: arm %s is a CPU reference, wanted a native arm", o.arm->name);
     o.backend = (eng_backend)backend;
     o.mode = (eng_mode)mode;
-    o.acc = (krn_acc)acc;
+    o.acc = o.exl3_acc = (krn_acc)acc;
+    o.reps = (eng_reps){ o.arm->experts, o.arm->dense, head ? ENG_REP_EXL3 : ENG_REP_BF16 };
     o.combine = (eng_combine)combine;
     o.comm = (eng_comm_kind)comm;
     o.threads = (int32_t)threads;

@@ -51,9 +51,8 @@ static err_code open_bench(const eng_weights *w, const eng_options *o, eng_step_
     b->opened[0] = rows;
     b->opened[1] = batch;
     b->opened[2] = n_out;
-    TRY(eng_program_make(c, kind, 1, o->combine, &b->program, e));
-    TRY(eng_rank_weights_open(w, 0, 1, o->arm->experts == ENG_REP_BF16, o->arm->dense == ENG_REP_BF16, true, &b->weights,
-                              e));
+    TRY(eng_program_make(c, kind, 1, o->combine, &o->reps, &b->program, e));
+    TRY(eng_rank_weights_open(w, 0, 1, &o->reps, true, &b->weights, e));
     size_t ring = (size_t)c->window * (size_t)c->head_dim;
     b->rope_freq = mem_alloc((size_t)c->rope_dim / 2, sizeof *b->rope_freq);
     b->rings = mem_alloc_aligned((size_t)batch * (size_t)c->n_stages * ring, sizeof *b->rings);
@@ -101,6 +100,7 @@ void eng_bench_close(eng_bench *b)
 }
 
 const eng_program *eng_bench_program(const eng_bench *b) { return b->program; }
+int32_t eng_bench_ranks(const eng_bench *b) { return b->n_ranks; }
 void *eng_bench_value(eng_bench *b, int32_t value) { return b->step.value[value]; }
 bf16 *eng_bench_ring(eng_bench *b, int32_t i, int32_t stage) { return b->step.ring[i][stage]; }
 
@@ -140,8 +140,8 @@ void eng_bench_force_drafts(eng_bench *b, const int32_t *drafts)
 const int32_t *eng_bench_forced_drafts(const eng_bench *b) { return b->step.forced_drafts; }
 
 /* Runs an op whose sum is cut, once per rank with the other ranks' columns of the input zeroed, and adds the results as the
- * ranks do. Zeros add nothing to a sum that starts at +0, and a cut falls on whole groups, so a rank's part has its own
- * bits. */
+ * ranks do. Zeros add nothing to a sum that starts at +0, and a cut falls on whole groups (EXL3: the columns of a slice's
+ * blocks outside of it count as zeros too), so a rank's part has its own bits. */
 static err_code run_in_parts(eng_bench *b, int32_t i, eng_wid wid, err *e)
 {
     const eng_program *p = b->program;

@@ -230,7 +230,8 @@ static err_code report_memory(const bench *b, err *e)
         { ENG_PART_MARKOV, { ENG_FOOT_MARKOV_EMBED, ENG_FOOT_MARKOV_HEAD }, "markov" },
     };
     eng_footprint plan;
-    eng_footprint_for f = { .n_ranks = b->options.n_ranks, .positions = 327680, .slots = BENCH_SLOTS };
+    eng_footprint_for f = { .n_ranks = b->options.n_ranks, .positions = 327680, .slots = BENCH_SLOTS,
+                            .head_exl3 = b->options.reps.head == ENG_REP_EXL3 };
     TRY(eng_footprint_of(eng_config_of(b->engine), b->options.arm, &f, 0, &plan, e));
     for (size_t i = 0; i < COUNT_OF(ROWS); i++) {
         double planned = (double)plan.bytes[ROWS[i].foot[0]];

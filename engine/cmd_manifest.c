@@ -196,6 +196,7 @@ static err_code run_identity(const cli_command *self, int argc, char **argv, int
     eng_weights *w = NULL;
     TRY(eng_weights_open(args.item[0], common.quiet, &w, e));
     err_code rc = eng_cut_check(eng_weights_config(w), o.n_ranks, e);
+    if (rc == ERR_OK && eng_weights_need(w, &o.reps, e) != ERR_OK) rc = err_wrap(e, "arm %s", o.arm->name);
     if (rc == ERR_OK) {
         json_t *j = eng_identity(w, &o);
         if (j && json_object_set_new(j, "schema", json_integer(CMD_SCHEMA)) == 0)

@@ -54,8 +54,9 @@ static err_code plan_parse(const plan_options *o, plan *p, err *e)
     if (strcmp(o->combine, "exact") != 0 && strcmp(o->combine, "fused") != 0)
         return err_set(e, ERR_ARG, "--combine: found '%s', wanted exact or fused", o->combine);
     bool k6 = o->head && strcmp(o->head, "k6") == 0;
-    if (o->head && !k6 && p->arm->head == ENG_REP_EXL3)
-        return err_set(e, ERR_ARG, "--head official: the arm %s has no head but K6", p->arm->name);
+    if (o->head && p->arm->fixed_head && k6 != (p->arm->head == ENG_REP_EXL3))
+        return err_set(e, ERR_ARG, "--head %s: the arm %s has no head but %s", o->head, p->arm->name,
+                       k6 ? "the official one" : "K6");
     p->combine = strcmp(o->combine, "fused") == 0 ? ENG_COMBINE_FUSED : ENG_COMBINE_EXACT;
     p->wanted = (eng_footprint_for){ (int32_t)o->tp, o->positions, (int32_t)o->slots, k6, o->markov != NULL };
     return ERR_OK;
@@ -66,8 +67,9 @@ static err_code plan_make(const char *model, plan *p, err *e)
     TRY(eng_config_read(model, &p->config, e));
     for (int32_t r = 0; r < p->wanted.n_ranks; r++)
         TRY(eng_footprint_of(&p->config, p->arm, &p->wanted, r, &p->rank[r], e));
-    TRY(eng_program_make(&p->config, ENG_STEP_INSERT, p->wanted.n_ranks, p->combine, &p->program[0], e));
-    return eng_program_make(&p->config, ENG_STEP_DRAFT, p->wanted.n_ranks, p->combine, &p->program[1], e);
+    const eng_reps reps = { p->arm->experts, p->arm->dense, p->wanted.head_exl3 ? ENG_REP_EXL3 : p->arm->head };
+    TRY(eng_program_make(&p->config, ENG_STEP_INSERT, p->wanted.n_ranks, p->combine, &reps, &p->program[0], e));
+    return eng_program_make(&p->config, ENG_STEP_DRAFT, p->wanted.n_ranks, p->combine, &reps, &p->program[1], e);
 }
 
 /* ---- text ---- */

@@ -5,13 +5,17 @@
 #include "engine/manifest.h"
 #include "engine/weights_export.h"
 
+#include <math.h>
+#include <string.h>
+
 typedef struct weights_options {
     bool decode;
     const char *rank, *out;
 } weights_options;
 
 static const cli_option OPTIONS[] = {
-    { "--decode", NULL, "FP4 and FP8 as BF16 [out, in], exact", CLI_FLAG, offsetof(weights_options, decode) },
+    { "--decode", NULL, "FP4 and FP8 as BF16 [out, in], exact; EXL3 as F32 [in, out]", CLI_FLAG,
+      offsetof(weights_options, decode) },
     { "--rank", "R/N", "what rank R of N holds", CLI_STR, offsetof(weights_options, rank) },
     { "-o", "FILE", "write a safetensors file instead of a list", CLI_NEW, offsetof(weights_options, out) },
 };
@@ -36,10 +40,38 @@ typedef struct listing {
     char sha256[FMT_SHA256_HEX];
 } listing;
 
+/* sha256 and range of the values that are given out, for those that are not the stored ones. */
+typedef struct given { fmt_sha256_state *hash; eng_facts facts; } given;
+
+static void given_sink(void *ctx, const void *data, size_t bytes)
+{
+    given *g = ctx;
+    const float *v = data;
+    fmt_sha256_add(g->hash, data, bytes);
+    for (size_t i = 0; i < bytes / sizeof *v; i++) {
+        double a = fabs((double)v[i]);
+        if (a > 0 && (g->facts.min_abs == 0 || a < g->facts.min_abs)) g->facts.min_abs = a;
+        if (a > g->facts.max_abs) g->facts.max_abs = a;
+    }
+}
+
+static err_code list_effective(const eng_export_item *item, listing *out, err *e)
+{
+    given g = { 0 };
+    fmt_sha256 sha256;
+    TRY(fmt_sha256_open(&g.hash, e));
+    err_code rc = eng_export_stream(item, given_sink, &g, e);
+    fmt_sha256_close(g.hash, &sha256);
+    fmt_sha256_hex(&sha256, out->sha256);
+    out->facts = g.facts;
+    return rc;
+}
+
 static err_code list_one(const eng_weights *w, const eng_export_item *item, uint64_t *bins, listing *out, err *e)
 {
     fmt_sha256 sha256;
     bool stored = item->share.whole && !item->decode;
+    if (item->decode && item->spec.exl3) return list_effective(item, out, e);
     if (stored)
         TRY(eng_weights_sha256(w, item->spec.name, &sha256, e));
     else
@@ -59,12 +91,17 @@ static const char *shard_of(const eng_weights *w, const eng_export_item *item)
     return "";
 }
 
+static const char *format_of(const eng_export_item *item)
+{
+    return !item->decode ? eng_format_name(&item->spec) : item->spec.exl3 ? "F32" : "BF16";
+}
+
 static json_t *item_json(const eng_weights *w, const eng_export_item *item, const listing *l)
 {
     json_t *shape = json_array();
     for (int32_t d = 0; d < item->ndim; d++) json_array_append_new(shape, json_integer(item->shape[d]));
     json_t *j = json_pack("{s:i,s:s,s:s,s:s,s:o,s:I,s:s,s:o,s:o}", "schema", CMD_SCHEMA, "name", item->spec.name, "format",
-                          item->decode ? "BF16" : eng_format_name(&item->spec), "dtype", fmt_dtype_name(item->dtype),
+                          format_of(item), "dtype", fmt_dtype_name(item->dtype),
                           "shape", shape, "bytes", (json_int_t)eng_export_bytes(item), "sha256", l->sha256, "min_abs",
                           fmt_json_real(l->facts.min_abs), "max_abs", fmt_json_real(l->facts.max_abs));
     /* Where the whole stored tensor begins, so that a byte of it can be looked at with any tool. */
@@ -81,13 +118,14 @@ static err_code item_print(const eng_weights *w, const eng_export_item *item, co
         json_decref(j);
         return rc;
     }
-    char shape[48];
-    if (item->ndim > 1)
-        snprintf(shape, sizeof shape, "[%lld, %lld]", (long long)item->shape[0], (long long)item->shape[1]);
-    else
-        snprintf(shape, sizeof shape, "[%lld]", (long long)item->shape[0]);
+    char shape[80] = "[";
+    for (int32_t d = 0; d < item->ndim; d++) {
+        size_t used = strlen(shape);
+        snprintf(shape + used, sizeof shape - used, "%s%lld", d ? ", " : "", (long long)item->shape[d]);
+    }
+    strcat(shape, "]");
     printf("%-44s %-5s %-8s %-16s %12llu  %.16s  %.4g .. %.4g\n", item->spec.name,
-           item->decode ? "BF16" : eng_format_name(&item->spec), fmt_dtype_name(item->dtype), shape,
+           format_of(item), fmt_dtype_name(item->dtype), shape,
            (unsigned long long)eng_export_bytes(item), l->sha256, l->facts.min_abs, l->facts.max_abs);
     return ERR_OK;
 }

@@ -71,16 +71,43 @@ static void bind_inputs(eng_device *d, eng_device_rank *k)
     k->value[ENG_STEP_DRAFT][eng_program_find_value(draft, "draft.pos")] = of_draft + ENG_DEVICE_IN_LAST;
 }
 
+/* The arm's table of Markov terms, made on the device. */
+static err_code open_markov(eng_device *d, eng_device_rank *k, err *e)
+{
+    const eng_config *c = &d->config;
+    const eng_markov m = d->options.reps.markov;
+    const krn_weight *embed = eng_device_weight(k->weights, ENG_W_MARKOV_EMBED, -1);
+    const krn_weight *head = eng_device_weight(k->weights, ENG_W_MARKOV_HEAD, -1);
+    const int32_t rows = eng_markov_rows(c, m);
+    bool done;
+    eng_markov_table_empty(m, &k->markov);
+    if (m == ENG_MARKOV_FACTORISED) return ERR_OK;
+    const uint64_t index_bytes = (uint64_t)c->vocab * sizeof(int32_t);
+    TRY(take(d, index_bytes, (void **)&k->markov.row, e));
+    TRY(take(d, eng_markov_table_bytes(c, m, head->n) - index_bytes + 1, &k->markov.term, e));
+    int32_t *row = mem_alloc((size_t)c->vocab, sizeof *row);
+    if (!row) return err_set(e, ERR_NOMEM, "no memory for the index of %d Markov terms", rows);
+    for (int32_t t = 0; t < c->vocab; t++) row[t] = t < rows ? t : -1;
+    err_code rc = krn_copy(k->markov.row, row, index_bytes, d->lane[0], e);
+    if (rc == ERR_OK) /* the first entries of row are the tokens themselves */
+        rc = krn_markov_terms(embed->data, head->data, embed->n, c->markov_rank, head->n, k->markov.row, rows,
+                              m == ENG_MARKOV_CACHE, k->markov.term, d->lane[0], e);
+    err_code waited = krn_stream_wait(d->lane[0], 0, &done, rc == ERR_OK ? e : NULL);
+    free(row);
+    k->markov.view.row = k->markov.row;
+    k->markov.view.term = k->markov.term;
+    return rc == ERR_OK ? waited : rc;
+}
+
 static err_code open_rank(eng_device *d, const eng_device_setup *setup, eng_device_rank *k, err *e)
 {
     const eng_config *c = &d->config;
-    const eng_arm *arm = d->options.arm;
-    TRY(eng_device_weights_open(setup->files, k->rank, d->n_ranks, arm->experts == ENG_REP_BF16, arm->dense == ENG_REP_BF16,
-                                setup->quiet, &k->weights, e));
+    TRY(eng_device_weights_open(setup->files, k->rank, d->n_ranks, &d->options.reps, setup->quiet, &k->weights, e));
     for (int part = 0; part <= ENG_PART_SMALL; part++) d->bytes += eng_device_weights_bytes(k->weights, (eng_part)part);
     TRY(open_values(d, k, ENG_STEP_INSERT, e));
     TRY(open_values(d, k, ENG_STEP_DRAFT, e));
     bind_inputs(d, k);
+    TRY(open_markov(d, k, e));
     uint64_t windows = (uint64_t)d->n_slots * (uint64_t)c->n_stages * (uint64_t)c->window * (uint64_t)c->head_dim;
     return take(d, windows * sizeof(bf16), (void **)&k->rings, e);
 }
@@ -103,6 +130,34 @@ static err_code open_streams(eng_device *d, err *e)
     return eng_device_units_make(d, ENG_STEP_DRAFT, e);
 }
 
+/* Room for the largest product with an EXL3 weight of a step. */
+static err_code open_scratch(eng_device *d, eng_step_kind step, err *e)
+{
+    const eng_program *p = d->program[step];
+    const int32_t rows = step == ENG_STEP_INSERT ? ENG_INSERT_ROWS_MAX : d->config.block * ENG_BATCH_MAX;
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < p->n_ops; i++)
+        for (int32_t r = 0; r < d->n_local; r++) {
+            const eng_op *op = &p->op[i];
+            uint64_t wanted = 0;
+            if (!op->n_weights || !eng_reps_exl3(&p->reps, op->weight[0])) continue;
+            if (op->kind == ENG_OP_LINEAR) {
+                const krn_weight *w = eng_device_weight(d->rank[r].weights, op->weight[0], op->stage);
+                wanted = krn_exl3_linear_scratch(rows, w->n, w->k);
+            } else {
+                const bool w2 = op->kind == ENG_OP_EXPERTS_DOWN;
+                const krn_exl3_bank *b = eng_device_experts_exl3(d->rank[r].weights, op->stage, w2);
+                wanted = krn_exl3_experts_scratch(rows, d->config.n_active, b->n, b->k);
+            }
+            if (wanted > bytes) bytes = wanted;
+        }
+    for (int l = 0; l < ENG_DEVICE_LANES && bytes; l++) {
+        d->exl3[step][l].bytes = bytes;
+        TRY(take(d, bytes, &d->exl3[step][l].memory, e));
+    }
+    return ERR_OK;
+}
+
 static err_code open_group(eng_device *d, const eng_device_setup *setup, err *e)
 {
     const eng_config *c = &d->config;
@@ -119,6 +174,7 @@ static err_code open_group(eng_device *d, const eng_device_setup *setup, err *e)
     TRY(take(d, sizeof(float) * (uint64_t)c->rope_dim / 2, (void **)&d->rope_freq, e));
     TRY(krn_copy(d->rope_freq, setup->rope_freq, sizeof(float) * (uint64_t)c->rope_dim / 2, d->lane[0], e));
     for (int32_t r = 0; r < d->n_local; r++) TRY(open_rank(d, setup, &d->rank[r], e));
+    for (int step = 0; step < 2; step++) TRY(open_scratch(d, (eng_step_kind)step, e));
     bool done;
     return krn_stream_wait(d->lane[0], 0, &done, e);
 }
@@ -181,6 +237,8 @@ static void close_rank(eng_device_rank *k)
         free(k->offset[step]);
     }
     krn_device_free(k->rings);
+    krn_device_free(k->markov.row);
+    krn_device_free(k->markov.term);
 }
 
 void eng_device_close(eng_device *d)
@@ -202,6 +260,7 @@ void eng_device_close(eng_device *d)
         for (int32_t i = 0; i < d->n_units[step]; i++) krn_event_close(d->unit[step][i].done);
         free(d->unit[step]);
         free(d->unit_of[step]);
+        for (int l = 0; l < ENG_DEVICE_LANES; l++) krn_device_free(d->exl3[step][l].memory);
     }
     for (int l = 0; l < ENG_DEVICE_LANES; l++) krn_stream_close(d->lane[l]);
     for (int l = 0; l <= ENG_DEVICE_LANES; l++) krn_event_close(d->joined[l]);

@@ -13,6 +13,7 @@ static uint64_t weight_bytes(const krn_weight *w)
     case KRN_W_FP4: return n * (k / 2) + n * (k / GROUP);
     case KRN_W_BF16: return n * k * sizeof(bf16);
     case KRN_W_F32: return n * k * sizeof(float);
+    case KRN_W_EXL3: return n * k * (uint64_t)w->exl3.bits / 8 + (n + k) * sizeof(uint16_t);
     }
     return 0;
 }
@@ -23,6 +24,18 @@ static uint64_t expert_bytes(const krn_expert_bank *b)
     return b->format == KRN_W_FP4 ? elems / 2 + elems / GROUP : elems * sizeof(bf16);
 }
 
+static uint64_t exl3_expert_bytes(const krn_exl3_bank *b)
+{
+    const uint64_t n = (uint64_t)b->n, k = (uint64_t)b->k;
+    return n * k * (uint64_t)b->bits / 8 + (n + k) * sizeof(uint16_t);
+}
+
+static uint64_t bank_bytes(const eng_device_rank *k, int32_t stage, bool w2)
+{
+    const krn_exl3_bank *exl3 = eng_device_experts_exl3(k->weights, stage, w2);
+    return exl3 ? exl3_expert_bytes(exl3) : expert_bytes(eng_device_experts(k->weights, stage, w2));
+}
+
 static uint64_t step_bytes(const eng_device *d, eng_step_kind step, int32_t n_out, const int32_t *experts_used)
 {
     const eng_program *p = d->program[step];
@@ -31,8 +44,7 @@ static uint64_t step_bytes(const eng_device *d, eng_step_kind step, int32_t n_ou
     for (int32_t i = 0; i < p->n_ops; i++) {
         const eng_op *op = &p->op[i];
         if (op->kind == ENG_OP_EXPERTS_UP || op->kind == ENG_OP_EXPERTS_DOWN)
-            bytes += expert_bytes(eng_device_experts(k->weights, op->stage, op->kind == ENG_OP_EXPERTS_DOWN)) *
-                     (uint64_t)experts_used[op->stage];
+            bytes += bank_bytes(k, op->stage, op->kind == ENG_OP_EXPERTS_DOWN) * (uint64_t)experts_used[op->stage];
         else if (op->kind == ENG_OP_LINEAR || op->kind == ENG_OP_WO_A)
             bytes += weight_bytes(eng_device_weight(k->weights, op->weight[0], op->stage));
         else if (op->kind == ENG_OP_MARKOV)

@@ -6,6 +6,7 @@
 #include "engine/device.h"
 #include "engine/device_comm.h"
 #include "engine/device_weights.h"
+#include "engine/markov_table.h"
 #include "kernels/argmax.h"
 
 enum { ENG_DEVICE_LANES = 4, ENG_DEVICE_BUCKETS = 5, ENG_DEVICE_UNIT_OPS = 4 };
@@ -39,6 +40,7 @@ struct eng_device_rank {
     uint64_t *offset[2]; /* [n_values]: where it is in the arena and in the shadow, UINT64_MAX: nowhere */
     uint8_t *shadow[2];  /* pinned: what taps are shown */
     bf16 *rings;         /* [n_slots][n_stages][window][head_dim] */
+    eng_markov_table markov; /* .row, .term: device memory */
 };
 
 /* A captured step. */
@@ -63,6 +65,9 @@ struct eng_device {
     uint8_t *host[2];      /* pinned image of an insert's inputs and rows, or of a draft's inputs */
     krn_event taken[2];
     int32_t turn;          /* the set of this step */
+    /* Where products with EXL3 weights work, by eng_step_kind and lane: what may run at the same time never shares one. No
+     * memory: the arm has none. */
+    krn_exl3_scratch exl3[2][ENG_DEVICE_LANES];
     krn_best *best[2];     /* [n_ranks][batch][KRN_MARKOV_PARTS]: candidates for a token, of even and odd positions */
     krn_stream lane[ENG_DEVICE_LANES], side;
     /* Drafts run on lane 0. What writes windows, inserts above all, has a stream of its own, so that a draft need not wait

@@ -10,6 +10,7 @@
 #include "kernels/combine.h"
 #include "kernels/confidence.h"
 #include "kernels/embed.h"
+#include "kernels/exl3.h"
 #include "kernels/experts.h"
 #include "kernels/fused.h"
 #include "kernels/gate.h"
@@ -58,6 +59,15 @@ static int64_t ring_stride(run *r)
     return (int64_t)c->n_stages * c->window * c->head_dim;
 }
 
+/* Where a product on stream s works. An eager step has a stream for itself, be it a lane or not. */
+static krn_exl3_scratch scratch(run *r, krn_stream s)
+{
+    int lane = 0;
+    for (int l = 0; l < ENG_DEVICE_LANES; l++)
+        if (r->d->lane[l] == s) lane = l;
+    return r->d->exl3[r->program->step][lane];
+}
+
 /* in: anchor [B], last position [B]; out: ids [T], positions [T] */
 static err_code op_block_ids(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
@@ -87,6 +97,8 @@ static err_code op_linear(run *r, rank *k, const eng_op *op, krn_stream s, err *
 {
     const krn_weight *w = weight(k, op, 0);
     krn_out kind = r->program->value[op->out[0]].dtype == FMT_DTYPE_F32 ? KRN_OUT_F32 : KRN_OUT_BF16;
+    if (w->format == KRN_W_EXL3)
+        return krn_exl3_linear(in(r, k, op, 0), w->k, rows(r), w, kind, out(r, k, op, 0), w->n, scratch(r, s), s, e);
     if (op->weight[0] == ENG_W_MAIN_PROJ) /* exec.c says why */
         return krn_linear_f64(in(r, k, op, 0), w->k, rows(r), w, kind, out(r, k, op, 0), w->n, s, e);
     return krn_linear(in(r, k, op, 0), w->k, rows(r), w, kind, out(r, k, op, 0), w->n, s, e);
@@ -158,7 +170,10 @@ static err_code op_wo_a(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 
 static err_code op_round(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
-    return krn_round_bf16(in(r, k, op, 0), out(r, k, op, 0), elems(r, k, op->in[0]), s, e);
+    const int64_t n = elems(r, k, op->in[0]);
+    if (r->program->value[op->out[0]].dtype == FMT_DTYPE_F32)
+        return krn_round_bf16_f32(in(r, k, op, 0), out(r, k, op, 0), n, s, e);
+    return krn_round_bf16(in(r, k, op, 0), out(r, k, op, 0), n, s, e);
 }
 
 static err_code op_gate_scores(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
@@ -173,15 +188,23 @@ static err_code op_topk(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
                          out(r, k, op, 0), out(r, k, op, 1), s, e);
 }
 
-/* in: QDQ'd rows [T, dim], ids [T, K]; out: w1's and w3's results [T, K, inter] */
+/* in: rows [T, dim], QDQ'd unless the experts are EXL3, ids [T, K]; out: w1's and w3's results [T, K, inter] */
 static err_code op_experts_up(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
+    const krn_exl3_bank *exl3 = eng_device_experts_exl3(k->weights, op->stage, false);
+    if (exl3)
+        return krn_exl3_experts_up(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active, exl3, out(r, k, op, 0),
+                                   out(r, k, op, 1), scratch(r, s), s, e);
     return krn_experts_up(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active,
                           eng_device_experts(k->weights, op->stage, false), out(r, k, op, 0), out(r, k, op, 1), s, e);
 }
 
 static err_code op_experts_down(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
+    const krn_exl3_bank *exl3 = eng_device_experts_exl3(k->weights, op->stage, true);
+    if (exl3)
+        return krn_exl3_experts_down(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active, exl3,
+                                     out(r, k, op, 0), scratch(r, s), s, e);
     return krn_experts_down(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active,
                             eng_device_experts(k->weights, op->stage, true), out(r, k, op, 0), s, e);
 }
@@ -251,7 +274,7 @@ static err_code meet_markov(run *r, const eng_op *op, krn_stream s, err *e)
             const krn_weight *embed = weight(k, op, 0), *head = weight(k, op, 1);
             TRY(krn_markov_step(in(r, k, op, 0), embed->data, head->data, embed->n, c->markov_rank, head->n,
                                 eng_cut_range(c, ENG_W_HEAD, k->rank, d->n_ranks).first, batch(r), c->block, n_out(r), i,
-                                in(r, k, op, 1), d->best[(i + 1) % 2], d->n_ranks, out(r, k, op, 1), out(r, k, op, 0),
+                                in(r, k, op, 1), d->best[(i + 1) % 2], d->n_ranks, k->markov.table, out(r, k, op, 1), out(r, k, op, 0),
                                 best + k->rank * n_best, s, e));
         }
         if (d->n_ranks > 1) TRY(eng_device_comm_gather(d->comm, best, (uint64_t)n_best * sizeof *best, s, e));

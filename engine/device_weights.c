@@ -15,8 +15,9 @@ enum {
     GROUP = FMT_QDQ_GROUP,
 };
 
-/* What is stored of a matrix: its codes as they are, its codes decoded to bf16, or its scales. */
-typedef enum content { CODES, DECODED, SCALES } content;
+/* What is stored of a matrix: its codes as they are, its codes decoded to bf16, or its scales; of EXL3 the tiles, a row of
+ * 8 of a block after the other, and the factors of inputs and outputs. */
+typedef enum content { CODES, DECODED, SCALES, TILES, SUH, SVH } content;
 
 typedef struct item {
     krn_weight from;       /* the rank's slice of the mapped tensor */
@@ -41,28 +42,43 @@ struct eng_device_weights {
     uint64_t part_bytes[ENG_PART_SMALL + 1];
     krn_weight *view; /* by eng_weight_index */
     krn_expert_bank bank[ENG_STAGES_MAX][2];
+    krn_exl3_bank exl3[ENG_STAGES_MAX][2]; /* tiles NULL: the experts are not EXL3 */
 };
 
 /* What to lay out. */
 typedef struct wanted {
     const eng_weights *w;
     int32_t rank, n_ranks;
-    bool expand_experts, expand_dense;
+    const eng_reps *reps;
 } wanted;
 
 /* ---- where everything goes ---- */
 
 static krn_weight slice_of(const wanted *q, eng_wid id, int32_t stage, int32_t expert)
 {
-    krn_weight whole = eng_weights_view(q->w, id, stage, expert);
+    krn_weight whole = eng_weights_held(q->w, q->reps, id, stage, expert);
     eng_range r = eng_cut_range(eng_weights_config(q->w), id, q->rank, q->n_ranks);
     if (eng_wkind_of(id)->cut == ENG_CUT_COLS) return krn_weight_slice(&whole, 0, whole.n, r.first, r.count);
     return krn_weight_slice(&whole, r.first, r.count, 0, whole.k);
 }
 
+/* Features of the blocks that a view of n of them touches, the first of them at `first` of its block. */
+static int32_t in_blocks(int32_t first, int32_t n) { return eng_exl3_padded(first + n); }
+static int32_t inputs_of(const krn_weight *w) { return in_blocks(w->exl3.k0, w->k); }
+static int32_t outputs_of(const krn_weight *w) { return in_blocks(w->exl3.n0, w->n); }
+/* Rows of tiles in a column of blocks, and bytes of such a row: 8 tiles. */
+static int32_t tile_rows_of(const krn_weight *w) { return inputs_of(w) / FMT_EXL3_TILE; }
+static int64_t tile_row_bytes_of(const krn_weight *w)
+{
+    return (int64_t)(FMT_EXL3_BLOCK / FMT_EXL3_TILE) * fmt_exl3_tile_bytes(w->exl3.bits);
+}
+
 static uint64_t row_bytes_of(const krn_weight *w, content what)
 {
     const uint64_t k = (uint64_t)w->k;
+    if (what == TILES) return (uint64_t)tile_row_bytes_of(w);
+    if (what == SUH) return (uint64_t)inputs_of(w) * sizeof(uint16_t);
+    if (what == SVH) return (uint64_t)outputs_of(w) * sizeof(uint16_t);
     if (what == SCALES) return (k + GROUP - 1) / GROUP;
     if (what == DECODED || w->format == KRN_W_BF16) return k * sizeof(bf16);
     return w->format == KRN_W_F32 ? k * sizeof(float) : w->format == KRN_W_FP4 ? k / 2 : k;
@@ -79,6 +95,8 @@ static void add(layout *l, const wanted *q, eng_wid id, int32_t stage, int32_t e
     it->n_rows = it->from.n;
     if (what == SCALES && it->from.format == KRN_W_FP8) /* the first block may begin before the slice */
         it->n_rows = (it->from.scale_row0 + it->from.n + GROUP - 1) / GROUP;
+    if (what == TILES) it->n_rows = outputs_of(&it->from) / FMT_EXL3_BLOCK * tile_rows_of(&it->from);
+    if (what == SUH || what == SVH) it->n_rows = 1;
     it->row_bytes = row_bytes_of(&it->from, what);
     l->bytes += (uint64_t)it->n_rows * it->row_bytes; /* config.c bounds the sizes: no overflow */
     if (it->row_bytes > l->row_bytes_max) l->row_bytes_max = it->row_bytes;
@@ -102,18 +120,53 @@ static void lay_out(const wanted *q, layout *l)
         bool fp8 = kind->wclass == ENG_WC_FP8;
         if (!kind->loaded || kind->part == ENG_PART_EXPERTS) continue;
         for (int32_t stage = 0; stage < eng_wid_stages(c, id); stage++) {
+            for (content what = TILES; what <= SVH && eng_reps_exl3(q->reps, id); what++) {
+                align(l);
+                add(l, q, id, stage, 0, what);
+            }
+            if (eng_reps_exl3(q->reps, id)) continue;
             align(l);
-            add(l, q, id, stage, 0, fp8 && q->expand_dense ? DECODED : CODES);
-            if (!fp8 || q->expand_dense) continue;
+            add(l, q, id, stage, 0, eng_reps_expand(q->reps, id) ? DECODED : CODES);
+            if (!fp8 || eng_reps_expand(q->reps, id)) continue;
             align(l);
             add(l, q, id, stage, 0, SCALES);
         }
     }
     for (int32_t stage = 0; stage < c->n_stages; stage++)
         for (int w2 = 0; w2 < 2; w2++) {
-            add_bank(l, q, stage, w2, q->expand_experts ? DECODED : CODES);
-            if (!q->expand_experts) add_bank(l, q, stage, w2, SCALES);
+            const bool exl3 = eng_reps_exl3(q->reps, ENG_W_EXPERT_W2);
+            for (content what = TILES; what <= SVH && exl3; what++) add_bank(l, q, stage, w2, what);
+            if (exl3) continue;
+            const bool expand = eng_reps_expand(q->reps, ENG_W_EXPERT_W2);
+            add_bank(l, q, stage, w2, expand ? DECODED : CODES);
+            if (!expand) add_bank(l, q, stage, w2, SCALES);
         }
+}
+
+/* Tells the views of an EXL3 item's place. Tiles come before their factors. */
+static void point_exl3(eng_device_weights *d, const item *it)
+{
+    const krn_weight *from = &it->from;
+    const void *at = d->memory + it->offset_bytes;
+    if (eng_wkind_of(it->id)->part == ENG_PART_EXPERTS) {
+        bool w2 = it->id == ENG_W_EXPERT_W2;
+        krn_exl3_bank *bank = &d->exl3[it->stage][w2];
+        if (it->expert > 0 || it->id == ENG_W_EXPERT_W3) return; /* a bank begins with its first matrix */
+        if (it->content == SUH) bank->suh = at;
+        else if (it->content == SVH) bank->svh = at;
+        else *bank = (krn_exl3_bank){ .bits = from->exl3.bits, .codebook = from->exl3.codebook,
+                                      .n_experts = d->config.n_experts, .n = from->n * (w2 ? 1 : 2), .k = from->k,
+                                      .tiles = at };
+        return;
+    }
+    krn_weight *v = &d->view[eng_weight_index(&d->config, it->id, it->stage, 0)];
+    if (it->content == SUH) v->exl3.suh = at;
+    else if (it->content == SVH) v->exl3.svh = at;
+    else {
+        *v = (krn_weight){ .format = KRN_W_EXL3, .n = from->n, .k = from->k, .data = at,
+                           .row_bytes = (int64_t)it->row_bytes, .exl3 = from->exl3 };
+        v->exl3.block_bytes = tile_rows_of(from) * (int64_t)it->row_bytes;
+    }
 }
 
 /* Tells the views of an item's place. Codes come before their scales. */
@@ -123,6 +176,10 @@ static void point(eng_device_weights *d, const item *it)
     krn_wformat format = it->content == DECODED ? KRN_W_BF16 : it->from.format;
     eng_part part = eng_wkind_of(it->id)->part;
     d->part_bytes[part] += (uint64_t)it->n_rows * it->row_bytes;
+    if (it->content >= TILES) {
+        point_exl3(d, it);
+        return;
+    }
     if (part == ENG_PART_EXPERTS) {
         bool w2 = it->id == ENG_W_EXPERT_W2;
         krn_expert_bank *bank = &d->bank[it->stage][w2];
@@ -141,6 +198,33 @@ static void point(eng_device_weights *d, const item *it)
         *v = (krn_weight){ .format = format, .n = it->from.n, .k = it->from.k, .data = at,
                            .row_bytes = (int64_t)it->row_bytes };
     }
+}
+
+/* ---- what one kernel runs ---- */
+
+/* Experts of a bank are run by one kernel, without offsets inside a block. */
+static err_code check_banks(const wanted *q, err *e)
+{
+    static const eng_wid OF[] = { ENG_W_EXPERT_W1, ENG_W_EXPERT_W3, ENG_W_EXPERT_W2 };
+    const eng_config *c = eng_weights_config(q->w);
+    char name[ENG_TENSOR_NAME];
+    if (!eng_reps_exl3(q->reps, ENG_W_EXPERT_W1)) return ERR_OK;
+    for (int32_t stage = 0; stage < c->n_stages; stage++)
+        for (int m = 0; m < 3; m++) /* w1 and w3 are one bank */
+            for (int32_t x = 0; x < c->n_experts; x++) {
+                const krn_weight v = slice_of(q, OF[m], stage, x), first = slice_of(q, m == 2 ? OF[2] : OF[0], stage, 0);
+                eng_weight_name(c, OF[m], stage, x, name);
+                if (v.exl3.bits != first.exl3.bits || v.exl3.codebook != first.exl3.codebook)
+                    return err_set(e, ERR_INPUT, "tensor %s.trellis: found %d bits, %s, wanted %d bits, %s as of the first "
+                                   "expert: only the CPU runs experts of several kinds", name, v.exl3.bits,
+                                   fmt_exl3_codebook_name((fmt_exl3_codebook)v.exl3.codebook), first.exl3.bits,
+                                   fmt_exl3_codebook_name((fmt_exl3_codebook)first.exl3.codebook));
+                if (v.exl3.k0 || v.exl3.n0 || v.k % FMT_EXL3_BLOCK || v.n % FMT_EXL3_BLOCK)
+                    return err_set(e, ERR_INPUT, "tensor %s.trellis: rank %d of %d has %d x %d of it, wanted whole blocks "
+                                   "of %d: only the CPU cuts them", name, q->rank, q->n_ranks, v.n, v.k,
+                                   (int)FMT_EXL3_BLOCK);
+            }
+    return ERR_OK;
 }
 
 /* ---- what bf16 can hold ---- */
@@ -182,6 +266,17 @@ static void gather(const uint8_t *from, int64_t stride_bytes, int32_t n, uint64_
     for (int32_t r = 0; r < n; r++) memcpy(to + (uint64_t)r * row_bytes, from + r * stride_bytes, row_bytes);
 }
 
+/* Rows of tiles [row, row + n): those of a column of blocks lie far apart in the file. */
+static void gather_tiles(const krn_weight *w, int32_t row, int32_t n, uint8_t *to)
+{
+    const int32_t per_block = tile_rows_of(w);
+    const int64_t bytes = tile_row_bytes_of(w);
+#pragma omp parallel for schedule(static) if (n * bytes >= PARALLEL_BYTES)
+    for (int32_t r = row; r < row + n; r++)
+        memcpy(to + (r - row) * bytes, (const uint8_t *)w->data + r % per_block * w->row_bytes +
+               r / per_block * w->exl3.block_bytes, (size_t)bytes);
+}
+
 /* Rows [row, row + n) of an item as the device holds them. */
 static err_code fill_rows(const eng_config *c, const item *it, int32_t row, int32_t n, uint8_t *to, err *e)
 {
@@ -191,6 +286,9 @@ static err_code fill_rows(const eng_config *c, const item *it, int32_t row, int3
     case DECODED:
         if (krn_weight_decode_bf16(w, row, n, (bf16 *)to) != 0) return refuse_inexact(c, it, e);
         break;
+    case TILES: gather_tiles(w, row, n, to); break;
+    case SUH: memcpy(to, w->exl3.suh, (size_t)it->row_bytes); break;
+    case SVH: memcpy(to, w->exl3.svh, (size_t)it->row_bytes); break;
     case SCALES:
         gather(w->scale + row * w->scale_row_bytes, w->scale_row_bytes, n, it->row_bytes, to);
         if (!scales_are_safe(w->format, to, (uint64_t)n * it->row_bytes)) return refuse_inexact(c, it, e);
@@ -272,21 +370,23 @@ static err_code load(eng_device_weights *d, const layout *l, bool quiet, err *e)
     return rc;
 }
 
-err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, bool expand_experts,
-                                 bool expand_dense, bool quiet, eng_device_weights **out, err *e)
+err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, const eng_reps *reps, bool quiet,
+                                 eng_device_weights **out, err *e)
 {
     const eng_config *c = eng_weights_config(w);
-    const wanted q = { w, rank, n_ranks, expand_experts, expand_dense };
+    const wanted q = { w, rank, n_ranks, reps };
     layout l = { 0 };
     void *memory = NULL;
     err_code rc;
     *out = NULL;
     TRY(eng_cut_check(c, n_ranks, e));
+    TRY(eng_weights_need(w, reps, e));
+    TRY(check_banks(&q, e));
     CHECK(rank >= 0 && rank < n_ranks);
     size_t n = eng_weight_count(c);
     eng_device_weights *d = mem_alloc(1, sizeof *d);
     if (d) d->view = mem_alloc(n, sizeof *d->view);
-    l.item = mem_alloc(2 * n, sizeof *l.item); /* codes and scales */
+    l.item = mem_alloc(3 * n, sizeof *l.item); /* codes and scales, or tiles and two vectors of factors */
     if (!d || !d->view || !l.item) {
         rc = err_set(e, ERR_NOMEM, "no memory for a table of %zu weights", n);
         goto out;
@@ -326,6 +426,12 @@ const krn_expert_bank *eng_device_experts(const eng_device_weights *d, int32_t s
 {
     CHECK(stage >= 0 && stage < d->config.n_stages);
     return &d->bank[stage][w2];
+}
+
+const krn_exl3_bank *eng_device_experts_exl3(const eng_device_weights *d, int32_t stage, bool w2)
+{
+    CHECK(stage >= 0 && stage < d->config.n_stages);
+    return d->exl3[stage][w2].tiles ? &d->exl3[stage][w2] : NULL;
 }
 
 uint64_t eng_device_weights_bytes(const eng_device_weights *d, eng_part part)

@@ -1,4 +1,5 @@
-/* What one rank of one arm computes with on a CUDA device: dense copies of the rank's slices, in one allocation.
+/* What one rank of one arm computes with on a CUDA device: dense copies of the rank's slices, in one allocation. EXL3 lies
+ * in the layout of kernels/exl3.h, whole blocks of 128 wherever the rank is cut.
  *
  * The checkpoint's mapped bytes are gathered (or decoded, for expanded parts) into one pinned buffer while another is being
  * copied, so the device never holds more than the weights themselves. Built only with CUDA. */
@@ -6,18 +7,20 @@
 #define ENGINE_DEVICE_WEIGHTS_H
 
 #include "engine/weights.h"
+#include "kernels/exl3.h"
 #include "kernels/experts.h"
 
 typedef struct eng_device_weights eng_device_weights;
 
-/* Loads onto the calling thread's device; w may be closed afterwards. expand_experts / expand_dense: as bf16 instead of FP4
- * / FP8. *out is NULL on error.
- * ERR_ARG: n_ranks does not cut the config.
+/* Loads onto the calling thread's device what an arm with these representations computes with; w may be closed afterwards.
+ * *out is NULL on error.
+ * ERR_ARG: n_ranks does not cut the config. ERR_IDENTITY: as eng_weights_need. ERR_INPUT: names experts
+ * in EXL3 that one kernel cannot run: bits or codebooks that differ within a stage, a rank's part that is no whole blocks.
  * ERR_NOMEM: says how many bytes of device memory are wanted and free, before anything is read.
  * ERR_INPUT: names an FP4 or FP8 tensor with a value that bf16 cannot hold. Packed ones are refused too: the kernels decode
  * to bf16. ERR_DEVICE. */
-MUST_USE err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, bool expand_experts,
-                                          bool expand_dense, bool quiet, eng_device_weights **out, err *e);
+MUST_USE err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, const eng_reps *reps,
+                                          bool quiet, eng_device_weights **out, err *e);
 void eng_device_weights_close(eng_device_weights *d); /* NULL is a no-op */
 
 /* Everything but routed experts. data and scale are device memory, 256-byte aligned, rows without padding (every k is a
@@ -27,7 +30,9 @@ const krn_weight *eng_device_weight(const eng_device_weights *d, eng_wid id, int
 /* A stage's routed experts. w13: an expert's rows of w1, then its rows of w3, data [E][2 * inter_r][dim]; w2: data
  * [E][dim][inter_r]; scales [E][n][k / 32]. Valid until close. */
 const krn_expert_bank *eng_device_experts(const eng_device_weights *d, int32_t stage, bool w2);
-/* Device memory of a part, codes and scales. */
+/* The same where the experts are EXL3, else NULL. */
+const krn_exl3_bank *eng_device_experts_exl3(const eng_device_weights *d, int32_t stage, bool w2);
+/* Device memory of a part, with scales and factors. */
 uint64_t eng_device_weights_bytes(const eng_device_weights *d, eng_part part);
 
 #endif

@@ -21,6 +21,7 @@ typedef struct rank_state {
     eng_rank_weights *weights;
     eng_step insert, draft;
     bf16 *rings; /* [n_slots][n_stages][window][head_dim] */
+    eng_markov_table markov;
 } rank_state;
 
 typedef struct slot_state { int32_t first, last; } slot_state; /* positions; last -1: empty */
@@ -173,12 +174,13 @@ static err_code open_rank(eng_engine *g, int32_t rank, bool quiet, err *e)
 {
     rank_state *r = &g->rank[rank];
     const eng_config *c = &g->config;
-    bool experts = g->o.arm->experts == ENG_REP_BF16, dense = g->o.arm->dense == ENG_REP_BF16;
-    TRY(eng_rank_weights_open(g->files, rank, g->o.n_ranks, experts, dense, quiet, &r->weights, e));
+    TRY(eng_rank_weights_open(g->files, rank, g->o.n_ranks, &g->o.reps, quiet, &r->weights, e));
     TRY(eng_step_init(&r->insert, g->program[ENG_STEP_INSERT], r->weights, &g->o, rank, g->o.n_ranks, g->comm,
                       g->rope_freq, ENG_INSERT_ROWS_MAX, 1, g->retain, e));
     TRY(eng_step_init(&r->draft, g->program[ENG_STEP_DRAFT], r->weights, &g->o, rank, g->o.n_ranks, g->comm,
                       g->rope_freq, c->block * ENG_BATCH_MAX, ENG_BATCH_MAX, g->retain, e));
+    TRY(eng_markov_table_open(r->weights, c, g->o.reps.markov, g->o.acc, quiet, &r->markov, e));
+    r->draft.markov = r->markov.table;
     size_t window_elems = (size_t)c->window * (size_t)c->head_dim;
     r->rings = mem_alloc_aligned((size_t)g->n_slots * (size_t)c->n_stages * window_elems, sizeof(bf16));
     if (!r->rings) return err_set(e, ERR_NOMEM, "engine: no memory for the windows of %d slots", g->n_slots);
@@ -230,7 +232,7 @@ static err_code open_all(eng_engine *g, bool quiet, err *e)
 {
     const eng_config *c = &g->config;
     for (int k = 0; k < 2; k++)
-        TRY(eng_program_make(c, (eng_step_kind)k, g->o.n_ranks, g->o.combine, &g->program[k], e));
+        TRY(eng_program_make(c, (eng_step_kind)k, g->o.n_ranks, g->o.combine, &g->o.reps, &g->program[k], e));
     if (g->o.fault) TRY(eng_fault_resolve(g->o.fault, g->program, &g->o, e));
     g->slots = mem_alloc((size_t)g->n_slots, sizeof *g->slots);
     g->rope_freq = mem_alloc((size_t)c->rope_dim / 2, sizeof *g->rope_freq);
@@ -250,6 +252,7 @@ err_code eng_open(const eng_weights *w, const eng_options *o, int32_t n_slots, e
     if (o->n_ranks > 1 && o->arm->unsharded)
         return err_set(e, ERR_ARG, "arm %s is unsharded: found --tp %d, wanted 1", o->arm->name, o->n_ranks);
     TRY(eng_cut_check(c, o->n_ranks, e));
+    if (eng_weights_need(w, &o->reps, e) != ERR_OK) return err_wrap(e, "arm %s", o->arm->name);
     eng_engine *g = mem_alloc(1, sizeof *g);
     if (!g) return err_set(e, ERR_NOMEM, "engine: no memory");
     g->files = w;
@@ -281,6 +284,7 @@ void eng_close(eng_engine *g)
         eng_step_fini(&g->rank[r].insert);
         eng_step_fini(&g->rank[r].draft);
         eng_rank_weights_close(g->rank[r].weights);
+        eng_markov_table_close(&g->rank[r].markov);
         free(g->rank[r].rings);
     }
     free(g->rank);

@@ -15,7 +15,8 @@ enum { ENG_BATCH_MAX = 4, ENG_INSERT_ROWS_MAX = 128 /* larger inserts run in buc
 typedef struct eng_engine eng_engine;
 
 /* Opens an arm over w (borrowed until close). n_slots: how many requests may hold a window. retain: in graph mode, the
- * level up to which values are kept until the step ends; eager shows every value. ERR_ARG (rank count), ERR_NOMEM. */
+ * level up to which values are kept until the step ends; eager shows every value. ERR_ARG (rank count), ERR_IDENTITY (w
+ * lacks a form of a weight that the arm needs), ERR_NOMEM. */
 MUST_USE err_code eng_open(const eng_weights *w, const eng_options *o, int32_t n_slots, eng_level retain, bool quiet,
                            eng_engine **out, err *e);
 void eng_close(eng_engine *g); /* NULL is a no-op */
@@ -69,6 +70,7 @@ MUST_USE err_code eng_bench_open(const eng_weights *w, const eng_options *o, eng
                                  int32_t batch, int32_t n_out, eng_bench **out, err *e);
 void eng_bench_close(eng_bench *b);
 const eng_program *eng_bench_program(const eng_bench *b);
+int32_t eng_bench_ranks(const eng_bench *b); /* o->n_ranks at open */
 /* The buffer of a value, whole shape; written to set an input, read to get an output. */
 void *eng_bench_value(eng_bench *b, int32_t value);
 /* Ring of batch entry i and stage (draft), or of the one slot (insert, i = 0): [window, head_dim] bf16, zero at open. */

@@ -7,16 +7,29 @@
 #include "engine/shots_fill.h"
 
 /* How main_proj sums. Its inputs have columns thousands of times larger than the rest: sums in f32 lose what the small ones
- * say, differently in every order. An arm that is defined by its accumulation keeps that; the others sum in double. */
-static krn_acc taps_acc(const eng_options *o) { return o->arm->fixed_acc ? o->acc : KRN_ACC_F64; }
+ * say, differently in every order. An arm that is defined by its accumulation keeps that; the others sum in double. In EXL3
+ * the transform of the inputs has spread the large columns over their block already. */
+static krn_acc taps_acc(const eng_options *o)
+{
+    if (eng_reps_exl3(&o->reps, ENG_W_MAIN_PROJ)) return o->exl3_acc;
+    return o->arm->fixed_acc ? o->acc : KRN_ACC_F64;
+}
+
+krn_acc eng_step_acc(const eng_step *s, const eng_op *op)
+{
+    if (op->weight[0] == ENG_W_MAIN_PROJ) return s->taps_acc;
+    return eng_reps_exl3(&s->program->reps, op->weight[0]) ? s->exl3_acc : s->acc;
+}
 
 err_code eng_step_init(eng_step *s, const eng_program *p, const eng_rank_weights *w, const eng_options *o, int32_t rank,
                        int32_t n_ranks, eng_comm *comm, const float *rope_freq, int32_t rows_max, int32_t batch_max,
                        eng_level retain, err *e)
 {
     const eng_config *c = &p->config;
-    *s = (eng_step){ .program = p, .weights = w, .acc = o->acc, .taps_acc = taps_acc(o), .rank = rank,
-                     .n_ranks = n_ranks, .comm = comm, .rope_freq = rope_freq };
+    *s = (eng_step){ .program = p, .weights = w, .acc = o->acc, .taps_acc = taps_acc(o),
+                     .exl3_acc = o->exl3_acc, .rank = rank, .n_ranks = n_ranks, .comm = comm, .rope_freq = rope_freq };
+    eng_markov_table_empty(p->reps.markov, &s->no_terms);
+    s->markov = s->no_terms.table;
     s->x = eng_extents_of(c, rows_max, batch_max, c->block);
     TRY(eng_plan_make(p, &s->x, rank, n_ranks, retain, &s->plan, e));
     s->arena = mem_alloc_aligned(s->plan.bytes, 1);

@@ -4,6 +4,7 @@
 
 #include "engine/comm.h"
 #include "engine/engine.h"
+#include "engine/markov_table.h"
 #include "engine/plan.h"
 
 typedef struct eng_step eng_step;
@@ -11,14 +12,19 @@ typedef err_code (*eng_op_fn)(eng_step *s, const eng_op *op, err *e);
 /* The CPU implementation of a kind. */
 eng_op_fn eng_op_cpu(eng_kind kind);
 
+/* How the product of op, LINEAR, WO_A or of experts, sums. */
+krn_acc eng_step_acc(const eng_step *s, const eng_op *op);
+
 /* What an op sees of the running step. One per rank and program, made once; a step only changes the marked fields. */
 struct eng_step {
     const eng_program *program;
     const eng_rank_weights *weights;
-    krn_acc acc, taps_acc;         /* taps_acc: of main_proj */
+    krn_acc acc, taps_acc, exl3_acc; /* taps_acc: of main_proj; exl3_acc: of products with EXL3 weights */
     int32_t rank, n_ranks;
     eng_comm *comm;                /* NULL: one rank */
     const float *rope_freq;        /* [rope_dim / 2] */
+    const krn_markov_table *markov; /* NULL: factorised. eng_step_init: the arm's rounding, no term kept */
+    eng_markov_table no_terms;
     eng_op_fn *bound;              /* [n_ops]: the implementation of each op, looked up once */
     void **value;                  /* [n_values]: where each value is; inputs are set per step */
     void *arena;
@@ -33,7 +39,8 @@ struct eng_step {
 };
 
 /* Allocates arena and scratch for up to rows_max rows and batch_max slots; rope_freq is borrowed. Of o only the
- * accumulation and the arm are used (a bench holds whole values on one rank, whatever o says of ranks). ERR_NOMEM. */
+ * accumulations, the arm and how it holds its weights are used (a bench holds whole values on one rank, whatever o says of
+ * ranks). ERR_NOMEM. */
 MUST_USE err_code eng_step_init(eng_step *s, const eng_program *p, const eng_rank_weights *w, const eng_options *o,
                                 int32_t rank, int32_t n_ranks, eng_comm *comm, const float *rope_freq, int32_t rows_max,
                                 int32_t batch_max, eng_level retain, err *e);

@@ -71,9 +71,8 @@ static err_code op_linear(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
     const krn_weight *w = weight(s, op, 0);
-    krn_acc acc = op->weight[0] == ENG_W_MAIN_PROJ ? s->taps_acc : s->acc;
     krn_out kind = s->program->value[op->out[0]].dtype == FMT_DTYPE_F32 ? KRN_OUT_F32 : KRN_OUT_BF16;
-    krn_linear_ref(in(s, op, 0), w->k, rows(s), w, acc, kind, out(s, op, 0), w->n);
+    krn_linear_ref(in(s, op, 0), w->k, rows(s), w, eng_step_acc(s, op), kind, out(s, op, 0), w->n);
     return ERR_OK;
 }
 
@@ -165,7 +164,9 @@ static err_code op_all_reduce(eng_step *s, const eng_op *op, err *e)
 static err_code op_round(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
-    krn_round_bf16_ref(in(s, op, 0), out(s, op, 0), elems(s, op->in[0]));
+    const int64_t n = elems(s, op->in[0]);
+    if (s->program->value[op->out[0]].dtype == FMT_DTYPE_F32) krn_round_bf16_f32_ref(in(s, op, 0), out(s, op, 0), n);
+    else krn_round_bf16_ref(in(s, op, 0), out(s, op, 0), n);
     return ERR_OK;
 }
 
@@ -203,13 +204,13 @@ static int32_t expert_jobs(eng_step *s, const eng_op *op, eng_wid wid, const int
     return n;
 }
 
-/* in: QDQ'd rows [T, dim], ids [T, K]; out: w1's and w3's results [T, K, inter] */
+/* in: rows [T, dim], QDQ'd unless the experts are EXL3, ids [T, K]; out: w1's and w3's results [T, K, inter] */
 static err_code op_experts_up(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
     int32_t n = expert_jobs(s, op, op->weight[0], in(s, op, 1), in(s, op, 0), false, out(s, op, 0), sizeof(bf16), s->jobs);
     n += expert_jobs(s, op, op->weight[1], in(s, op, 1), in(s, op, 0), false, out(s, op, 1), sizeof(bf16), s->jobs + n);
-    krn_linear_grouped_ref(s->jobs, n, s->acc, KRN_OUT_BF16);
+    krn_linear_grouped_ref(s->jobs, n, eng_step_acc(s, op), KRN_OUT_BF16);
     return ERR_OK;
 }
 
@@ -217,7 +218,7 @@ static err_code op_experts_down(eng_step *s, const eng_op *op, err *e)
 {
     (void)e;
     int32_t n = expert_jobs(s, op, op->weight[0], in(s, op, 1), in(s, op, 0), true, out(s, op, 0), sizeof(float), s->jobs);
-    krn_linear_grouped_ref(s->jobs, n, s->acc, KRN_OUT_F32);
+    krn_linear_grouped_ref(s->jobs, n, eng_step_acc(s, op), KRN_OUT_F32);
     return ERR_OK;
 }
 
@@ -274,7 +275,7 @@ static err_code op_markov(eng_step *s, const eng_op *op, err *e)
     for (int32_t i = 0; i < n_out; i++) {
         krn_best best[ENG_BATCH_MAX];
         krn_markov_step_ref(in(s, op, 0), embed->data, head->data, embed->n, c->markov_rank, head->n, first, batch,
-                            c->block, n_out, i, anchor, before, s->acc, out(s, op, 0), best);
+                            c->block, n_out, i, anchor, before, s->markov, s->acc, out(s, op, 0), best);
         if (s->comm) TRY(eng_comm_best(s->comm, s->rank, best, batch, op->name, e));
         krn_markov_pick_ref(best, 1, batch, n_out, i, drafts);
     }

@@ -36,10 +36,11 @@ const eng_fault_kind *eng_fault_find(const char *name)
 
 /* ---- where a kind applies ---- */
 
-static bool packed(const eng_op *op, const eng_arm *arm, uint32_t needs)
+static bool packed(const eng_op *op, const eng_reps *reps, uint32_t needs)
 {
     eng_wclass c = eng_wkind_of(op->weight[0])->wclass;
-    bool fp4 = c == ENG_WC_FP4 && arm->experts != ENG_REP_BF16, fp8 = c == ENG_WC_FP8 && arm->dense != ENG_REP_BF16;
+    bool as_stored = !eng_reps_expand(reps, op->weight[0]) && !eng_reps_exl3(reps, op->weight[0]);
+    bool fp4 = c == ENG_WC_FP4 && as_stored, fp8 = c == ENG_WC_FP8 && as_stored;
     if (needs & ENG_NEED_FP8) return fp8;
     if (needs & ENG_NEED_FP4) return fp4;
     return fp8 || fp4;
@@ -65,8 +66,10 @@ bool eng_fault_applies(const eng_fault_kind *k, const eng_program *p, int32_t i,
     if (k->needs & ENG_NEED_BF16 && out->dtype != FMT_DTYPE_BF16) return false;
     if (k->needs & ENG_NEED_HEADS && (out->ndim != 3 || out->dim[1] != ENG_DIM_H || shape[1] < 2)) return false;
     if (k->needs & ENG_NEED_GROUPS && shape[1] * shape[2] % FMT_QDQ_GROUP != 0) return false;
-    if (k->needs & (ENG_NEED_QUANTISED | ENG_NEED_FP8 | ENG_NEED_FP4) && (!op->n_weights || !packed(op, o->arm, k->needs)))
+    const uint32_t of_weight = ENG_NEED_QUANTISED | ENG_NEED_FP8 | ENG_NEED_FP4;
+    if (k->needs & of_weight && (!op->n_weights || !packed(op, &o->reps, k->needs)))
         return false;
+    if (k->needs & ENG_WEIGHT && op->n_weights && eng_reps_exl3(&o->reps, op->weight[0])) return false; /* no rows to copy */
     if (k->needs & ENG_NEED_STAGES && (op->stage < 0 || p->config.n_stages < 2 || !op->n_weights)) return false;
     if (k->needs & ENG_NEED_DRAFT && p->step != ENG_STEP_DRAFT) return false;
     if (k->needs & ENG_NEED_ROUTED && op->n_in < 3) return false;
@@ -173,23 +176,54 @@ int64_t eng_fault_changed(const eng_fault *f)
     return n;
 }
 
+/* The op of that name, or the one that writes the value of that name; -1: none. */
+static int32_t op_of(const eng_program *p, const char *name)
+{
+    int32_t i = eng_program_find_op(p, name), v = i < 0 ? eng_program_find_value(p, name) : -1;
+    return v < 0 ? i : p->value[v].producer;
+}
+
+/* The next op before op i to which f's kind applies, on the way of hidden values: what it makes shows in i's. -1: none. */
+static int32_t applies_before(const eng_fault *f, const eng_program *p, int32_t i, const eng_options *o)
+{
+    for (int32_t k = 0; k < p->op[i].n_in; k++) {
+        const eng_value *v = &p->value[p->op[i].in[k]];
+        if (v->level != ENG_LEVEL_HIDDEN || v->producer < 0) continue;
+        if (eng_fault_applies(f->kind, p, v->producer, o)) return v->producer;
+        int32_t before = applies_before(f, p, v->producer, o);
+        if (before >= 0) return before;
+    }
+    return -1;
+}
+
+static err_code does_not_apply(const eng_fault *f, const eng_program *p, int32_t i, const eng_options *o, err *e)
+{
+    const int32_t before = applies_before(f, p, i, o);
+    return err_set(e, ERR_ARG, "fault: %s does not apply to %s (%s) of arm %s on %d rank%s%s%s%s", f->kind->name, f->op,
+                   eng_kind_name(p->op[i].kind), o->arm->name, o->n_ranks, o->n_ranks == 1 ? "" : "s",
+                   before < 0 ? "" : "; did you mean ", before < 0 ? "" : p->op[before].name,
+                   before < 0 ? "" : ", which makes what it reads?");
+}
+
 err_code eng_fault_resolve(eng_fault *f, eng_program *const program[2], const eng_options *o, err *e)
 {
-    int32_t at[2] = { eng_program_find_op(program[0], f->op), eng_program_find_op(program[1], f->op) };
+    int32_t at[2] = { op_of(program[0], f->op), op_of(program[1], f->op) };
     if (o->backend == ENG_BACKEND_CUDA) return err_set(e, ERR_ARG, "fault: found --backend cuda, wanted cpu");
     if (f->step < 0 && at[0] >= 0 && at[1] >= 0)
         return err_set(e, ERR_ARG, "fault: op %s is in both steps, wanted step=insert or step=draft", f->op);
     int32_t step = f->step >= 0 ? f->step : at[0] >= 0 ? 0 : 1;
     if (at[step] < 0)
-        return err_set(e, ERR_ARG, "fault: no op is called %s, see sparktape plan", f->op);
+        return err_set(e, ERR_ARG, "fault: no op and no value is called %s, see sparktape plan", f->op);
     const eng_op *op = &program[step]->op[at[step]];
-    if (!eng_fault_applies(f->kind, program[step], at[step], o))
-        return err_set(e, ERR_ARG, "fault: %s does not apply to %s (%s) of arm %s on %d ranks", f->kind->name, f->op,
-                       eng_kind_name(op->kind), o->arm->name, o->n_ranks);
+    if (!eng_fault_applies(f->kind, program[step], at[step], o)) return does_not_apply(f, program[step], at[step], o, e);
     if (f->rank >= o->n_ranks) return err_set(e, ERR_ARG, "fault: rank %d, wanted below %d", f->rank, o->n_ranks);
     if (f->rank >= 0 && op->kind == ENG_OP_MARKOV && f->kind->needs & ENG_RERUNS)
         return err_set(e, ERR_ARG, "fault: rank %d, wanted none: tokens are chosen by all ranks together", f->rank);
     f->step = step;
+    memcpy(f->op, op->name, sizeof f->op);
+    f->hidden = true;
+    for (int32_t k = 0; k < op->n_out; k++)
+        if (program[step]->value[op->out[k]].level != ENG_LEVEL_HIDDEN) f->hidden = false;
     return ERR_OK;
 }
 
@@ -261,7 +295,8 @@ static size_t row_bytes(const krn_weight *w)
     case KRN_W_FP8: return (size_t)w->k;
     case KRN_W_FP4: return (size_t)w->k / 2;
     case KRN_W_BF16: return (size_t)w->k * sizeof(bf16);
-    case KRN_W_F32: break;
+    case KRN_W_F32:
+    case KRN_W_EXL3: break; /* no fault of a weight fits EXL3 */
     }
     return (size_t)w->k * sizeof(float);
 }
@@ -323,8 +358,7 @@ void eng_fault_wide(eng_fault_run *f, const eng_step *s, const eng_op *op)
     const bf16 *x = s->value[op->in[0]];
     int32_t rows = (int32_t)s->x.n[ENG_DIM_ROWS], o_lora = s->program->config.o_lora;
     if (op->kind != ENG_OP_WO_A) {
-        krn_acc acc = op->weight[0] == ENG_W_MAIN_PROJ ? s->taps_acc : s->acc;
-        krn_linear_ref(x, w->k, rows, w, acc, KRN_OUT_F32, f->wide, w->n);
+        krn_linear_ref(x, w->k, rows, w, eng_step_acc(s, op), KRN_OUT_F32, f->wide, w->n);
         return;
     }
     for (int32_t g = 0, groups = w->n / o_lora; g < groups; g++) {

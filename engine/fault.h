@@ -50,7 +50,7 @@ bool eng_fault_applies(const eng_fault_kind *k, const eng_program *p, int32_t i,
  * changed, which is read there. */
 typedef struct eng_fault {
     const eng_fault_kind *kind;
-    char op[32];             /* name of the op */
+    char op[32];             /* name of the op, or of a value that it writes (eng_open makes it the op's) */
     int32_t step;            /* an eng_step_kind; -1: the one that has the op (resolved by eng_open) */
     int32_t rank;            /* -1: all ranks, or the last one for a kind that is about one */
     int32_t round;           /* -1: every round. For the caller, who knows rounds */
@@ -60,6 +60,7 @@ typedef struct eng_fault {
     int64_t index;           /* which element, group or weight; -1: chosen by the op's name */
     bool armed;              /* does its work in the steps that follow */
     int64_t changed[ENG_RANKS_MAX]; /* elements of the op's outputs that it changed so far, by rank */
+    bool hidden;             /* resolved: no tape holds these outputs, and a later rounding may take the change away */
 } eng_fault;
 
 /* "KIND@OP[:KEY=NUMBER,...]", keys rank round slot row index, and step=insert or step=draft; armed unless a round is
@@ -74,8 +75,8 @@ MUST_USE err_code eng_fault_of_json(const json_t *j, eng_fault *out, err *e);
 int64_t eng_fault_changed(const eng_fault *f);
 
 /* ---- for the engine ---- */
-/* Resolves f->step. program: by eng_step_kind. ERR_ARG: no such op, in both steps and no step said, a kind that does not
- * apply there, a rank that is not, CUDA. */
+/* Resolves f->op, f->step and f->hidden. program: by eng_step_kind. ERR_ARG: no such op or value, in both steps and no step
+ * said, a kind that does not apply there, a rank that is not, CUDA. */
 MUST_USE err_code eng_fault_resolve(eng_fault *f, eng_program *const program[2], const eng_options *o, err *e);
 /* Replaces the op's implementation in s if s is of the fault's step; s->x are the largest extents. ERR_NOMEM. */
 MUST_USE err_code eng_fault_plant(struct eng_step *s, eng_fault *f, err *e);

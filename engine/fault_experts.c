@@ -254,7 +254,7 @@ static err_code choose_tokens(eng_step *s, const eng_op *op, choice how, err *e)
     for (int32_t i = 0; i < n_out; i++) {
         krn_best best[ENG_BATCH_MAX];
         krn_markov_step_ref(in(s, op, 0), embed->data, head->data, embed->n, c->markov_rank, head->n, first, batch,
-                            c->block, n_out, i, in(s, op, 1), drafts, s->acc, biased, best);
+                            c->block, n_out, i, in(s, op, 1), drafts, s->markov, s->acc, biased, best);
         if (s->comm) TRY(eng_comm_best(s->comm, s->rank, best, batch, op->name, e));
         for (int32_t b = 0; b < batch; b++)
             best[b] = choose(biased + ((int64_t)b * n_out + i) * head->n, head->n, first, how, best[b]);

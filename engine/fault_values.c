@@ -301,6 +301,7 @@ static err_code order(eng_fault_run *f, eng_step *s, const eng_op *op, err *e)
 {
     s->acc = s->acc == KRN_ACC_F64 ? KRN_ACC_BLOCKED : KRN_ACC_F64;
     s->taps_acc = s->taps_acc == KRN_ACC_F64 ? KRN_ACC_BLOCKED : KRN_ACC_F64;
+    s->exl3_acc = s->exl3_acc == KRN_ACC_F64 ? KRN_ACC_BLOCKED : KRN_ACC_F64;
     return eng_fault_rerun(f, s, op, e);
 }
 

@@ -35,6 +35,7 @@ static err_code flip(eng_fault_run *f, eng_step *s, const eng_op *op, bool sign,
     case KRN_W_FP4: f->data[i / 2] ^= (uint8_t)((sign ? 8 : 2) << (i % 2 * 4)); break;
     case KRN_W_BF16: f->data[i * 2 + sign] ^= 0x80; break; /* little-endian: bit 7 is the exponent's lowest */
     case KRN_W_F32: f->data[i * 4 + 2 + sign] ^= 0x80; break;
+    case KRN_W_EXL3: break; /* fits() keeps these faults from it */
     }
     return eng_fault_rerun(f, s, op, e);
 }

@@ -1,15 +1,14 @@
 #include "engine/footprint.h"
 
+#include "engine/markov_table.h"
+#include "formats/exl3.h"
 #include "formats/number.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     ROPE_SPARE = 2048,       /* positions past the longest request: a block and a prewarm reach there */
     SPARE_SLOTS = 1,         /* the padding rows of a step write there */
-    CACHE_ROWS = 8192,       /* bias cache of the control: BF16 rows of the frequent tokens */
-    HOT_ROWS = 4096,         /* the same in fp32 */
     EXL3_EXPERT_BITS = 2, EXL3_DENSE_BITS = 5, EXL3_HEAD_BITS = 6,
 };
 
@@ -28,33 +27,45 @@ static uint64_t fp8_bytes(uint64_t n, uint64_t k) { return n * k + groups(n) * g
 static uint64_t fp4_bytes(uint64_t n, uint64_t k) { return n * k / 2 + n * groups(k); }
 static uint64_t exl3_bytes(uint64_t n, uint64_t k, uint64_t bits) { return n * k * bits / 8 + 2 * (n + k); }
 
-static uint64_t dense_bytes(const eng_arm *arm, eng_wid wid, uint64_t n, uint64_t k)
+/* A matrix as a rank holds it. In EXL3 it holds whole blocks: of what the others count n x k. */
+typedef struct held { uint64_t n, k, block_n, block_k; } held;
+
+static uint64_t dense_bytes(const eng_arm *arm, eng_wid wid, const held *h)
 {
-    bool deployed = arm->dense == ENG_REP_EXL3 || (arm->dense == ENG_REP_MIXED && arm->experts == ENG_REP_EXL3);
-    if (deployed) return wid == ENG_W_WO_A ? fp8_bytes(n, k) : exl3_bytes(n, k, EXL3_DENSE_BITS);
+    const uint64_t n = h->n, k = h->k;
+    if (arm->dense == ENG_REP_EXL3)
+        return wid == ENG_W_WO_A ? fp8_bytes(n, k) : exl3_bytes(h->block_n, h->block_k, EXL3_DENSE_BITS);
     if (arm->dense == ENG_REP_MIXED) return fp8_bytes(n, k) + bf16_bytes(n, k); /* chosen per shape: both are resident */
     return arm->dense == ENG_REP_FP8 ? fp8_bytes(n, k) : bf16_bytes(n, k);
 }
 
-static uint64_t expert_bytes(const eng_arm *arm, uint64_t n, uint64_t k)
+static uint64_t expert_bytes(const eng_arm *arm, const held *h)
 {
-    if (arm->experts == ENG_REP_EXL3) return exl3_bytes(n, k, EXL3_EXPERT_BITS);
-    return arm->experts == ENG_REP_FP4 ? fp4_bytes(n, k) : bf16_bytes(n, k);
+    if (arm->experts == ENG_REP_EXL3) return exl3_bytes(h->block_n, h->block_k, EXL3_EXPERT_BITS);
+    return arm->experts == ENG_REP_FP4 ? fp4_bytes(h->n, h->k) : bf16_bytes(h->n, h->k);
 }
 
-/* One matrix or vector, n x k as the rank holds it. */
-static void add_weight(const eng_arm *arm, bool head_exl3, eng_wid wid, uint64_t n, uint64_t k, eng_footprint *out)
+/* Features of the 128-blocks that [first, first + count) touches. */
+static uint64_t blocks_of(int32_t first, int32_t count)
 {
+    return (uint64_t)(eng_exl3_padded(first + count) - first / FMT_EXL3_BLOCK * FMT_EXL3_BLOCK);
+}
+
+/* One matrix or vector. */
+static void add_weight(const eng_arm *arm, bool head_exl3, eng_wid wid, const held *h, eng_footprint *out)
+{
+    const uint64_t n = h->n, k = h->k;
     const eng_wkind *kind = eng_wkind_of(wid);
     switch (kind->part) {
     case ENG_PART_EXPERTS:
-        out->bytes[ENG_FOOT_EXPERTS] += expert_bytes(arm, n, k);
+        out->bytes[ENG_FOOT_EXPERTS] += expert_bytes(arm, h);
         return;
     case ENG_PART_DENSE:
-        out->bytes[ENG_FOOT_DENSE] += dense_bytes(arm, wid, n, k);
+        out->bytes[ENG_FOOT_DENSE] += dense_bytes(arm, wid, h);
         return;
     case ENG_PART_HEAD:
-        out->bytes[ENG_FOOT_HEAD] += head_exl3 ? exl3_bytes(n, k, EXL3_HEAD_BITS) : bf16_bytes(n, k);
+        out->bytes[ENG_FOOT_HEAD] += head_exl3 ? exl3_bytes(h->block_n, h->block_k, EXL3_HEAD_BITS)
+                                                 : bf16_bytes(n, k);
         return;
     case ENG_PART_EMBED:
         out->bytes[ENG_FOOT_EMBED] += bf16_bytes(n, k);
@@ -84,18 +95,17 @@ err_code eng_footprint_of(const eng_config *c, const eng_arm *arm, const eng_foo
         int32_t n, k;
         eng_wid_shape(c, spec[i].wid, &n, &k);
         eng_range cut = eng_cut_range(c, spec[i].wid, rank, f->n_ranks);
-        if (kind->cut == ENG_CUT_COLS) k = cut.count;
-        if (kind->cut == ENG_CUT_ROWS || kind->cut == ENG_CUT_VOCAB) n = cut.count;
-        add_weight(arm, head_exl3, spec[i].wid, (uint64_t)n, (uint64_t)k, out);
+        eng_range rows = { 0, n }, cols = { 0, k };
+        if (kind->cut == ENG_CUT_COLS) cols = cut;
+        if (kind->cut == ENG_CUT_ROWS || kind->cut == ENG_CUT_VOCAB) rows = cut;
+        const held h = { (uint64_t)rows.count, (uint64_t)cols.count, blocks_of(rows.first, rows.count),
+                         blocks_of(cols.first, cols.count) };
+        add_weight(arm, head_exl3, spec[i].wid, &h, out);
     }
     free(spec);
 
-    uint64_t vocab_rows = (uint64_t)eng_cut_range(c, ENG_W_MARKOV_HEAD, rank, f->n_ranks).count;
-    uint64_t index_bytes = (uint64_t)c->vocab * sizeof(int32_t);
-    if (f->markov_cache || strstr(arm->markov, "cache"))
-        out->bytes[ENG_FOOT_MARKOV_CACHE] = bf16_bytes(CACHE_ROWS, vocab_rows) + index_bytes;
-    else if (strstr(arm->markov, "hot"))
-        out->bytes[ENG_FOOT_MARKOV_CACHE] = HOT_ROWS * vocab_rows * sizeof(float) + index_bytes;
+    out->bytes[ENG_FOOT_MARKOV_CACHE] = eng_markov_table_bytes(c, f->markov_cache ? ENG_MARKOV_CACHE : arm->markov,
+                                                               eng_cut_range(c, ENG_W_MARKOV_HEAD, rank, f->n_ranks).count);
     out->bytes[ENG_FOOT_ROPE] = ((uint64_t)f->positions + ROPE_SPARE) * (uint64_t)c->rope_dim * sizeof(float);
     out->bytes[ENG_FOOT_WINDOWS] = (uint64_t)(f->slots + SPARE_SLOTS) * (uint64_t)c->n_stages *
                                    bf16_bytes((uint64_t)c->window, (uint64_t)c->head_dim);

@@ -19,15 +19,39 @@
 #endif
 
 /* Where the head comes from: it may be delivered apart from the draft's own shards. */
-static bool set_head(json_t *identity, const eng_weights *w)
+static bool set_head(json_t *identity, const eng_weights *w, bool exl3)
 {
-    static const char TENSOR[] = "head.weight";
+    const char *tensor = exl3 ? "head.trellis" : "head.weight";
     fmt_sha256 sha;
     char hex[FMT_SHA256_HEX];
-    if (eng_weights_sha256(w, TENSOR, &sha, NULL) != ERR_OK) return false;
+    if (eng_weights_sha256(w, tensor, &sha, NULL) != ERR_OK) return false;
     fmt_sha256_hex(&sha, hex);
-    json_t *head = json_pack("{s:s, s:s, s:s}", "from", "official", "tensor", TENSOR, "sha256", hex);
+    json_t *head = json_pack("{s:s, s:s, s:s}", "from", exl3 ? "exl3" : "official", "tensor", tensor, "sha256", hex);
     return json_object_set_new(identity, "head", head) == 0;
+}
+
+static eng_rep rep_word(const json_t *arm, const char *key, eng_rep otherwise)
+{
+    const char *word = json_string_value(json_object_get(arm, key));
+    for (int r = ENG_REP_FP4; word && r <= ENG_REP_MIXED; r++)
+        if (strcmp(word, eng_rep_name((eng_rep)r)) == 0) return (eng_rep)r;
+    return otherwise;
+}
+
+/* Anything else is a factorised arm of an earlier version. */
+static eng_markov markov_word(const json_t *arm)
+{
+    const char *word = json_string_value(json_object_get(arm, "markov"));
+    for (int m = ENG_MARKOV_HOT; word && m <= ENG_MARKOV_CACHE; m++)
+        if (strcmp(word, eng_markov_name((eng_markov)m)) == 0) return (eng_markov)m;
+    return ENG_MARKOV_FACTORISED;
+}
+
+eng_reps eng_identity_reps(const json_t *identity)
+{
+    const json_t *arm = json_object_get(identity, "arm");
+    return (eng_reps){ rep_word(arm, "experts", ENG_REP_FP4), rep_word(arm, "dense", ENG_REP_FP8),
+                       rep_word(arm, "head", ENG_REP_BF16), markov_word(arm) };
 }
 
 json_t *eng_identity(const eng_weights *w, const eng_options *o)
@@ -38,15 +62,15 @@ json_t *eng_identity(const eng_weights *w, const eng_options *o)
     json_t *identity = json_pack("{s:s, s:{s:s, s:s, s:s, s:s, s:s, s:s}, s:s, s:s, s:s, s:s, s:i, s:s, s:s,"
                      " s:{s:s, s:s, s:s}, s:{s:s, s:s, s:s, s:s}}",
                      "checkpoint", checkpoint,
-                     "arm", "name", a->name, "experts", eng_rep_name(a->experts), "dense", eng_rep_name(a->dense),
-                     "head", eng_rep_name(a->head), "markov", a->markov, "kernels", a->kernels,
+                     "arm", "name", a->name, "experts", eng_rep_name(o->reps.experts), "dense", eng_rep_name(o->reps.dense),
+                     "head", eng_rep_name(o->reps.head), "markov", eng_markov_name(o->reps.markov), "kernels", a->kernels,
                      "backend", eng_backend_name(o->backend), "mode", eng_mode_name(o->mode), "acc", eng_acc_name(o->acc),
                      "combine", eng_combine_name(o->combine), "tp", (int)o->n_ranks,
                      "device", cpu_name(), "isa", krn_isa_name(krn_isa_get()),
                      "build", "version", SPARKTAPE_VERSION, "source", SPARKTAPE_REVISION, "compiler", COMPILER,
                      "libraries", "lz4", LZ4_versionString(), "msgpack", msgpack_version(),
                      "jansson", jansson_version_str(), "openssl", OpenSSL_version(OPENSSL_VERSION));
-    bool fine = identity && set_head(identity, w);
+    bool fine = identity && set_head(identity, w, o->reps.head == ENG_REP_EXL3);
     if (fine && o->backend == ENG_BACKEND_CUDA)
         fine = json_object_set_new(identity, "device", json_string(eng_device_name())) == 0 &&
                json_object_set_new(identity, "comm", json_string(eng_comm_name(o->comm))) == 0;

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "engine/inventory_index.h"
+#include "formats/exl3.h"
 #include "formats/number.h"
 
 enum { GROUP = FMT_QDQ_GROUP };
@@ -211,6 +212,77 @@ err_code eng_inventory(const eng_config *c, eng_tensor_spec **out, size_t *n, er
         for (int32_t stage = 0; stage < eng_wid_stages(c, id); stage++)
             for (int32_t expert = 0; expert < eng_wid_experts(c, id); expert++)
                 used += put_specs(c, id, stage, expert, list + used);
+    qsort(list, used, sizeof *list, by_name);
+    *out = list;
+    *n = used;
+    return ERR_OK;
+}
+
+/* ---- EXL3 ---- */
+
+static const struct { const char *suffix; fmt_dtype dtype; } EXL3[ENG_EXL3_COUNT] = {
+    [ENG_EXL3_NONE] = { "", FMT_DTYPE_COUNT },
+    [ENG_EXL3_TRELLIS] = { ".trellis", FMT_DTYPE_I16 },
+    [ENG_EXL3_SUH] = { ".suh", FMT_DTYPE_F16 },
+    [ENG_EXL3_SVH] = { ".svh", FMT_DTYPE_F16 },
+    [ENG_EXL3_SU] = { ".su", FMT_DTYPE_I16 },
+    [ENG_EXL3_SV] = { ".sv", FMT_DTYPE_I16 },
+    [ENG_EXL3_MCG] = { ".mcg", FMT_DTYPE_I32 },
+    [ENG_EXL3_MUL1] = { ".mul1", FMT_DTYPE_I32 },
+};
+
+bool eng_wid_has_exl3(eng_wid id)
+{
+    eng_part part = eng_wkind_of(id)->part;
+    return part == ENG_PART_EXPERTS || part == ENG_PART_HEAD || (part == ENG_PART_DENSE && id != ENG_W_WO_A);
+}
+
+int32_t eng_exl3_padded(int32_t n) { return (n + FMT_EXL3_BLOCK - 1) / FMT_EXL3_BLOCK * FMT_EXL3_BLOCK; }
+
+const char *eng_exl3_suffix(eng_exl3 part)
+{
+    CHECK((unsigned)part < ENG_EXL3_COUNT);
+    return EXL3[part].suffix;
+}
+
+static size_t put_exl3_specs(const eng_config *c, eng_wid id, int32_t stage, int32_t expert, eng_tensor_spec *out)
+{
+    eng_tensor_spec official[2];
+    int32_t n, k;
+    put_specs(c, id, stage, expert, official);
+    eng_wid_shape(c, id, &n, &k);
+    const int64_t in = eng_exl3_padded(k), outputs = eng_exl3_padded(n);
+    for (eng_exl3 part = ENG_EXL3_TRELLIS; part < ENG_EXL3_COUNT; part++, out++) {
+        *out = (eng_tensor_spec){ .dtype = EXL3[part].dtype, .ndim = 1, .wid = id, .stage = official[0].stage,
+                                  .expert = official[0].expert, .exl3 = part };
+        eng_weight_name(c, id, stage, expert, out->name);
+        append(out->name, EXL3[part].suffix);
+        switch (part) {
+        case ENG_EXL3_TRELLIS:
+            out->ndim = 3;
+            out->shape[0] = in / FMT_EXL3_TILE;
+            out->shape[1] = outputs / FMT_EXL3_TILE;
+            break;
+        case ENG_EXL3_SUH: out->shape[0] = in; break;
+        case ENG_EXL3_SVH: out->shape[0] = outputs; break;
+        case ENG_EXL3_SU: out->shape[0] = in / 16; break; /* a word holds 16 signs */
+        case ENG_EXL3_SV: out->shape[0] = outputs / 16; break;
+        default: out->ndim = 0; break;
+        }
+    }
+    return ENG_EXL3_COUNT - 1;
+}
+
+err_code eng_inventory_exl3(const eng_config *c, eng_tensor_spec **out, size_t *n, err *e)
+{
+    *out = NULL;
+    eng_tensor_spec *list = mem_alloc((ENG_EXL3_COUNT - 1) * eng_weight_count(c), sizeof *list);
+    if (!list) return err_set(e, ERR_NOMEM, "no memory for the list of EXL3 tensors");
+    size_t used = 0;
+    for (int id = 0; id < ENG_W_COUNT; id++)
+        for (int32_t stage = 0; eng_wid_has_exl3(id) && stage < eng_wid_stages(c, id); stage++)
+            for (int32_t expert = 0; expert < eng_wid_experts(c, id); expert++)
+                used += put_exl3_specs(c, id, stage, expert, list + used);
     qsort(list, used, sizeof *list, by_name);
     *out = list;
     *n = used;

@@ -45,19 +45,38 @@ const eng_wkind *eng_wkind_of(eng_wid id);
 /* Logical shape [n, k] of a kind (k = 1 for vectors), before packing. */
 void eng_wid_shape(const eng_config *c, eng_wid id, int32_t *n, int32_t *k);
 
+/* What a tensor is of its weight's EXL3 form (formats/exl3.h); NONE: it is official. SU and SV are the signs that an older
+ * delivery has in place of SUH and SVH. */
+typedef enum eng_exl3 {
+    ENG_EXL3_NONE, ENG_EXL3_TRELLIS, ENG_EXL3_SUH, ENG_EXL3_SVH, ENG_EXL3_SU, ENG_EXL3_SV, ENG_EXL3_MCG, ENG_EXL3_MUL1,
+    ENG_EXL3_COUNT
+} eng_exl3;
+
 /* One stored tensor. */
 typedef struct eng_tensor_spec {
-    char name[ENG_TENSOR_NAME]; /* full: "mtp.0.attn.wq_a.weight" */
+    char name[ENG_TENSOR_NAME]; /* full: "mtp.0.attn.wq_a.weight", "mtp.0.attn.wq_a.trellis" */
     fmt_dtype dtype;
     int32_t ndim;
-    int64_t shape[2];
+    int64_t shape[3];
     eng_wid wid;
     int32_t stage, expert;      /* -1: none */
     bool is_scale;
+    eng_exl3 exl3;
+    int32_t codebook;           /* of a trellis that was read: fmt_exl3_codebook */
 } eng_tensor_spec;
 
-/* The whole list, sorted by name. *out malloc'd. ERR_NOMEM. */
+/* The whole official list, sorted by name. *out malloc'd. ERR_NOMEM. */
 MUST_USE err_code eng_inventory(const eng_config *c, eng_tensor_spec **out, size_t *n, err *e);
+
+/* Whether a kind may be delivered in EXL3: experts, the head, dense matrices but wo_a. */
+bool eng_wid_has_exl3(eng_wid id);
+/* in or out of the stored tensor: n padded to whole blocks of 128. */
+int32_t eng_exl3_padded(int32_t n);
+/* ".trellis", ".suh", ...; "" for NONE. */
+const char *eng_exl3_suffix(eng_exl3 part);
+/* Every tensor that an EXL3 delivery may hold, sorted by name; no delivery holds all. A trellis's third dimension, 16 times
+ * its bits, is 0: each tensor has its own. *out malloc'd. ERR_NOMEM. */
+MUST_USE err_code eng_inventory_exl3(const eng_config *c, eng_tensor_spec **out, size_t *n, err *e);
 
 /* The share of rank r of n: rows or columns [first, first + count) of the cut axis; whole axis when not cut. */
 typedef struct eng_range { int32_t first, count; } eng_range;

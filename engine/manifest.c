@@ -1,7 +1,9 @@
 #include "engine/manifest.h"
 
 #include "base/clock.h"
+#include "base/infile.h"
 #include "base/mem.h"
+#include "formats/exl3.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -17,7 +19,7 @@ enum { MANIFEST_BYTES_MAX = 64 << 20, PATH_BYTES = 4096 };
 static const uint8_t *scales_of(const eng_weights *w, const eng_tensor_spec *t)
 {
     eng_wclass wclass = eng_wkind_of(t->wid)->wclass;
-    if (t->is_scale || (wclass != ENG_WC_FP4 && wclass != ENG_WC_FP8)) return NULL;
+    if (t->exl3 || t->is_scale || (wclass != ENG_WC_FP4 && wclass != ENG_WC_FP8)) return NULL;
     return eng_weights_view(w, t->wid, t->stage, t->expert).scale;
 }
 
@@ -52,15 +54,10 @@ static void find_stored(const eng_weights *w, eng_scan *s)
 err_code eng_scan_open(const eng_weights *w, bool with_ranks, bool quiet, eng_scan *out, err *e)
 {
     eng_scan s = { 0 };
-    eng_tensor_spec *spec;
-    TRY(eng_inventory(eng_weights_config(w), &spec, &s.n, e));
+    const eng_tensor_spec *spec = eng_weights_specs(w, &s.n);
     s.record = mem_alloc(s.n, sizeof *s.record);
-    if (!s.record) {
-        free(spec);
-        return err_set(e, ERR_NOMEM, "no memory for the records of %zu tensors", s.n);
-    }
+    if (!s.record) return err_set(e, ERR_NOMEM, "no memory for the records of %zu tensors", s.n);
     for (size_t i = 0; i < s.n; i++) s.record[i].spec = spec[i];
-    free(spec);
     find_stored(w, &s);
 
     err why = { 0 };
@@ -111,6 +108,8 @@ const char *eng_format_name(const eng_tensor_spec *t)
 {
     static const char *const NAMES[] = { [ENG_WC_FP8] = "FP8", [ENG_WC_FP4] = "MXFP4", [ENG_WC_BF16] = "BF16",
                                          [ENG_WC_F32] = "F32" };
+    if (t->exl3 == ENG_EXL3_TRELLIS) return "EXL3";
+    if (t->exl3) return t->dtype == FMT_DTYPE_F16 ? "F16" : "EXL3";
     return t->is_scale ? "E8M0" : NAMES[eng_wkind_of(t->wid)->wclass];
 }
 
@@ -126,8 +125,8 @@ static json_t *share_json(const eng_share *s, int32_t rank, const fmt_sha256 *sh
 {
     char hex[FMT_SHA256_HEX];
     fmt_sha256_hex(sha256, hex);
-    json_t *j = json_pack("{s:i,s:o,s:I}", "rank", rank, "shape", shape_json(s->shape, s->ndim), "first_row",
-                          (json_int_t)s->row0);
+    json_t *j = json_pack("{s:i,s:o}", "rank", rank, "shape", shape_json(s->shape, s->ndim));
+    if (s->ndim > 0) json_object_set_new(j, "first_row", json_integer(s->row0));
     if (s->ndim > 1) json_object_set_new(j, "first_col", json_integer(s->col0));
     json_object_set_new(j, "bytes", json_integer((json_int_t)eng_share_bytes(s)));
     json_object_set_new(j, "sha256", json_string(hex));
@@ -150,6 +149,10 @@ static json_t *record_json(const eng_scan *s, const eng_tensor_record *r)
                                (json_int_t)f->zeros, "nan", (json_int_t)f->nans, "inf", (json_int_t)f->infs, "inexact_bf16",
                                (json_int_t)f->inexact_bf16, "inexact_fp16", (json_int_t)f->inexact_fp16);
     json_object_set_new(j, "values", values);
+    if (r->spec.exl3 == ENG_EXL3_TRELLIS) {
+        json_object_set_new(j, "bits", json_integer(r->spec.shape[2] / FMT_EXL3_TILE));
+        json_object_set_new(j, "codebook", json_string(fmt_exl3_codebook_name((fmt_exl3_codebook)r->spec.codebook)));
+    }
     if (!s->has_ranks) return j;
     json_t *ranks = json_array();
     for (int32_t rank = 0; rank < ENG_MANIFEST_RANKS; rank++)
@@ -256,17 +259,13 @@ out:
     return rc;
 }
 
-/* A regular file for reading: a device or a pipe of that name would be read without end. */
 static err_code open_file(const char *path, FILE **out, err *e)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return err_set(e, errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? ERR_INPUT : ERR_IO,
-                       "%s: cannot be opened: %s", path, strerror(errno));
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (*out = fdopen(fd, "rb"))) return ERR_OK;
+    int fd;
+    TRY(infile_open(path, path, "one that can be read", &fd, NULL, e));
+    if ((*out = fdopen(fd, "rb"))) return ERR_OK;
     close(fd);
-    return err_set(e, ERR_INPUT, "%s: is not a file, wanted one that can be read", path);
+    return err_set(e, ERR_NOMEM, "%s: no memory for reading it", path);
 }
 
 static err_code file_sha256(const char *path, progress *p, fmt_sha256 *out, err *e)

@@ -33,7 +33,7 @@ typedef struct eng_scan {
 MUST_USE err_code eng_scan_open(const eng_weights *w, bool with_ranks, bool quiet, eng_scan *out, err *e);
 void eng_scan_close(eng_scan *s);
 
-/* "MXFP4", "FP8", "BF16", "F32", and "E8M0" for scales. */
+/* "MXFP4", "FP8", "BF16", "F32", "E8M0" for scales; "EXL3" for a trellis, its signs and markers, "F16" for its factors. */
 const char *eng_format_name(const eng_tensor_spec *t);
 /* The manifest object. New reference; NULL: no memory. */
 json_t *eng_manifest_json(const eng_weights *w, const eng_scan *s);

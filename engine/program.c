@@ -89,6 +89,17 @@ int32_t eng_build_all_reduce(eng_builder *b, int32_t value, const char *hidden_n
     return sum;
 }
 
+int32_t eng_build_operand(eng_builder *b, int32_t x, const char *name, eng_wid id)
+{
+    if (b->no_memory || eng_reps_exl3(&b->p->reps, id)) return x;
+    const eng_value v = b->p->value[x];
+    eng_form form = { v.dtype, v.ndim, { 0 } };
+    memcpy(form.dim, v.dim, sizeof form.dim);
+    int32_t q = append_value(b, name, form, v.place, v.axis, ENG_LEVEL_HIDDEN);
+    eng_build_op(b, ENG_OP_ACT_QDQ, ENG_REFS(x), ENG_REFS(q), ENG_NONE);
+    return q;
+}
+
 void eng_build_latent(eng_builder *b, int32_t x_q, int32_t pos, int32_t out)
 {
     const eng_form form = ENG_FORM(BF16, 2, ENG_DIM_ROWS, ENG_DIM_HD);
@@ -101,8 +112,8 @@ void eng_build_latent(eng_builder *b, int32_t x_q, int32_t pos, int32_t out)
     eng_build_op(b, ENG_OP_ACT_QDQ, ENG_REFS(rotated), ENG_REFS(out), ENG_NONE);
 }
 
-err_code eng_program_make(const eng_config *c, eng_step_kind step, int32_t n_ranks, eng_combine combine, eng_program **out,
-                          err *e)
+err_code eng_program_make(const eng_config *c, eng_step_kind step, int32_t n_ranks, eng_combine combine,
+                          const eng_reps *reps, eng_program **out, err *e)
 {
     *out = NULL;
     eng_program *p = mem_alloc(1, sizeof *p);
@@ -110,6 +121,7 @@ err_code eng_program_make(const eng_config *c, eng_step_kind step, int32_t n_ran
     p->step = step;
     p->config = *c;
     p->combine = combine;
+    p->reps = reps ? *reps : (eng_reps){ ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16 };
     p->n_ranks = n_ranks;
     eng_builder b = { .p = p, .stage = ENG_NO_STAGE };
     if (step == ENG_STEP_INSERT) eng_build_insert(&b);

@@ -70,16 +70,18 @@ typedef struct eng_program {
     eng_step_kind step;
     eng_config config;
     eng_combine combine;
+    eng_reps reps;
     int32_t n_ranks;
     int32_t n_values, n_ops;
     eng_value *value;
     eng_op *op;
 } eng_program;
 
-/* Builds the program of a step. n_ranks and combine choose where all_reduce and round ops stand; nothing else depends on
- * them. ERR_NOMEM. */
+/* Builds the program of a step. n_ranks and combine choose where all_reduce and round ops stand; reps where act_qdq ops
+ * stand, since a product with an EXL3 weight takes its rows as they are, and how logits are rounded (NULL: official). Nothing else depends on them.
+ * ERR_NOMEM. */
 MUST_USE err_code eng_program_make(const eng_config *c, eng_step_kind step, int32_t n_ranks, eng_combine combine,
-                                   eng_program **out, err *e);
+                                   const eng_reps *reps, eng_program **out, err *e);
 void eng_program_free(eng_program *p);
 int32_t eng_program_find_value(const eng_program *p, const char *name); /* -1: none */
 int32_t eng_program_find_op(const eng_program *p, const char *name);

@@ -30,7 +30,11 @@ void eng_build_op(eng_builder *b, eng_kind kind, eng_refs in, eng_refs out, eng_
 /* y = sum over ranks of a PARTIAL value; the value itself with one rank. hidden_name names the sum. */
 int32_t eng_build_all_reduce(eng_builder *b, int32_t value, const char *hidden_name);
 
-/* kv_norm(wkv(x)), RoPE at pos, QDQ: the latent row of a stage, into value `out`. x_q is already QDQ'd. Shared by insert
+/* What a product with a weight of kind id takes for x: its QDQ, a new hidden value of that name, or x itself where the
+ * weight is EXL3. */
+int32_t eng_build_operand(eng_builder *b, int32_t x, const char *name, eng_wid id);
+
+/* kv_norm(wkv(x)), RoPE at pos, QDQ: the latent row of a stage, into value `out`. x_q is wkv's operand. Shared by insert
  * (context rows) and draft (block rows). */
 void eng_build_latent(eng_builder *b, int32_t x_q, int32_t pos, int32_t out);
 

@@ -19,13 +19,6 @@ static int32_t hidden(eng_builder *b, const char *name, eng_form form)
     return eng_build_value(b, name, form, ENG_LEVEL_HIDDEN);
 }
 
-static int32_t qdq(eng_builder *b, int32_t x, const char *name, eng_form form)
-{
-    int32_t q = hidden(b, name, form);
-    eng_build_op(b, ENG_OP_ACT_QDQ, ENG_REFS(x), ENG_REFS(q), ENG_NONE);
-    return q;
-}
-
 /* The 24 mixes of the stream x: `post` and `comb` serve this sub-block's expand, `pre` the next collapse. */
 static eng_mix mixes(eng_builder *b, int32_t x, const char *const name[4], eng_wid fn, eng_wid base, eng_wid scale)
 {
@@ -47,13 +40,13 @@ static const char *const FFN_MIX[4] = { "ffn.mix_dots~", "ffn.mix_pre", "ffn.mix
 static int32_t attention(eng_builder *b, int32_t norm, int32_t pos, int32_t last_pos)
 {
     const eng_form q_form = ENG_FORM(BF16, 2, ENG_DIM_ROWS, ENG_DIM_Q);
-    int32_t x_q = qdq(b, norm, "attn.norm.qdq~", ROW); /* one QDQ serves wq_a and wkv */
+    int32_t x_q = eng_build_operand(b, norm, "attn.norm.qdq~", ENG_W_WQ_A); /* one QDQ serves wq_a and wkv */
 
     int32_t wq_a = hidden(b, "attn.wq_a~", q_form);
     int32_t qr = eng_build_value(b, "attn.qr", q_form, ENG_LEVEL_DEEP);
     eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(x_q), ENG_REFS(wq_a), ENG_REFS(ENG_W_WQ_A));
     eng_build_op(b, ENG_OP_RMSNORM, ENG_REFS(wq_a), ENG_REFS(qr), ENG_REFS(ENG_W_Q_NORM));
-    int32_t qr_q = qdq(b, qr, "attn.qr.qdq~", q_form);
+    int32_t qr_q = eng_build_operand(b, qr, "attn.qr.qdq~", ENG_W_WQ_B);
     int32_t wq_b = eng_build_sharded(b, "attn.wq_b~", HEADS, 1, ENG_LEVEL_HIDDEN);
     int32_t q = eng_build_sharded(b, "attn.q", HEADS, 1, ENG_LEVEL_DEEP);
     eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(qr_q), ENG_REFS(wq_b), ENG_REFS(ENG_W_WQ_B));
@@ -73,8 +66,7 @@ static int32_t attention(eng_builder *b, int32_t norm, int32_t pos, int32_t last
 
     int32_t wo_a = eng_build_sharded(b, "attn.wo_a", GROUPS, 1, ENG_LEVEL_DEEP);
     eng_build_op(b, ENG_OP_WO_A, ENG_REFS(o_qdq), ENG_REFS(wo_a), ENG_REFS(ENG_W_WO_A));
-    int32_t wo_a_q = eng_build_sharded(b, "attn.wo_a.qdq~", GROUPS, 1, ENG_LEVEL_HIDDEN);
-    eng_build_op(b, ENG_OP_ACT_QDQ, ENG_REFS(wo_a), ENG_REFS(wo_a_q), ENG_NONE);
+    int32_t wo_a_q = eng_build_operand(b, wo_a, "attn.wo_a.qdq~", ENG_W_WO_B);
     int32_t wo_b = eng_build_partial(b, "attn.wo_b~", SUM, ENG_LEVEL_HIDDEN);
     int32_t out = eng_build_value(b, "attn_out", ROW, ENG_LEVEL_V1);
     eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(wo_a_q), ENG_REFS(wo_b), ENG_REFS(ENG_W_WO_B));
@@ -82,18 +74,17 @@ static int32_t attention(eng_builder *b, int32_t norm, int32_t pos, int32_t last
     return out;
 }
 
-/* Shared expert up to its w2 sum. x_q is the QDQ'd FFN input. */
+/* Shared expert up to its w2 sum. x_q is the operand of its w1 and w3. */
 static int32_t shared_expert(eng_builder *b, int32_t x_q)
 {
     int32_t gate = eng_build_sharded(b, "ffn.shared_gate~", INTER, 1, ENG_LEVEL_HIDDEN);
     int32_t up = eng_build_sharded(b, "ffn.shared_up~", INTER, 1, ENG_LEVEL_HIDDEN);
     int32_t h = eng_build_sharded(b, "ffn.shared_h~", INTER, 1, ENG_LEVEL_HIDDEN);
-    int32_t h_q = eng_build_sharded(b, "ffn.shared_h.qdq~", INTER, 1, ENG_LEVEL_HIDDEN);
-    int32_t out = eng_build_partial(b, "ffn.shared", SUM, ENG_LEVEL_DEEP);
     eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(x_q), ENG_REFS(gate), ENG_REFS(ENG_W_SHARED_W1));
     eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(x_q), ENG_REFS(up), ENG_REFS(ENG_W_SHARED_W3));
     eng_build_op(b, ENG_OP_SWIGLU, ENG_REFS(gate, up), ENG_REFS(h), ENG_NONE);
-    eng_build_op(b, ENG_OP_ACT_QDQ, ENG_REFS(h), ENG_REFS(h_q), ENG_NONE);
+    int32_t h_q = eng_build_operand(b, h, "ffn.shared_h.qdq~", ENG_W_SHARED_W2);
+    int32_t out = eng_build_partial(b, "ffn.shared", SUM, ENG_LEVEL_DEEP);
     eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(h_q), ENG_REFS(out), ENG_REFS(ENG_W_SHARED_W2));
     return out;
 }
@@ -110,17 +101,20 @@ static int32_t moe(eng_builder *b, int32_t norm)
     eng_build_op(b, ENG_OP_GATE_SCORES, ENG_REFS(logits), ENG_REFS(scores), ENG_NONE);
     eng_build_op(b, ENG_OP_TOPK, ENG_REFS(scores), ENG_REFS(ids, weights), ENG_REFS(ENG_W_GATE_BIAS));
 
-    int32_t x_q = qdq(b, norm, "ffn.norm.qdq~", ROW); /* one QDQ serves all experts and the shared one */
+    const bool experts_exl3 = eng_reps_exl3(&b->p->reps, ENG_W_EXPERT_W1);
+    const bool shared_exl3 = eng_reps_exl3(&b->p->reps, ENG_W_SHARED_W1);
+    /* One QDQ serves all experts and the shared one, or those of them that are not EXL3. */
+    int32_t x_q = eng_build_operand(b, norm, "ffn.norm.qdq~", experts_exl3 ? ENG_W_SHARED_W1 : ENG_W_EXPERT_W1);
     int32_t gate = eng_build_sharded(b, "ffn.gate", EXPERT_ROWS, 2, ENG_LEVEL_DEEP);
     int32_t up = eng_build_sharded(b, "ffn.up", EXPERT_ROWS, 2, ENG_LEVEL_DEEP);
     int32_t h = eng_build_sharded(b, "ffn.h", EXPERT_ROWS, 2, ENG_LEVEL_DEEP);
-    int32_t h_q = eng_build_sharded(b, "ffn.h.qdq~", EXPERT_ROWS, 2, ENG_LEVEL_HIDDEN);
-    int32_t slot = eng_build_partial(b, "ffn.slot", ENG_FORM(F32, 3, ENG_DIM_ROWS, ENG_DIM_K, ENG_DIM_DIM), ENG_LEVEL_DEEP);
-    eng_build_op(b, ENG_OP_EXPERTS_UP, ENG_REFS(x_q, ids), ENG_REFS(gate, up), ENG_REFS(ENG_W_EXPERT_W1, ENG_W_EXPERT_W3));
+    eng_build_op(b, ENG_OP_EXPERTS_UP, ENG_REFS(experts_exl3 ? norm : x_q, ids), ENG_REFS(gate, up),
+                 ENG_REFS(ENG_W_EXPERT_W1, ENG_W_EXPERT_W3));
     eng_build_op(b, ENG_OP_SWIGLU, ENG_REFS(gate, up, weights), ENG_REFS(h), ENG_NONE);
-    eng_build_op(b, ENG_OP_ACT_QDQ, ENG_REFS(h), ENG_REFS(h_q), ENG_NONE);
+    int32_t h_q = eng_build_operand(b, h, "ffn.h.qdq~", ENG_W_EXPERT_W2);
+    int32_t slot = eng_build_partial(b, "ffn.slot", ENG_FORM(F32, 3, ENG_DIM_ROWS, ENG_DIM_K, ENG_DIM_DIM), ENG_LEVEL_DEEP);
     eng_build_op(b, ENG_OP_EXPERTS_DOWN, ENG_REFS(h_q, ids), ENG_REFS(slot), ENG_REFS(ENG_W_EXPERT_W2));
-    int32_t shared = shared_expert(b, x_q);
+    int32_t shared = shared_expert(b, shared_exl3 ? norm : x_q);
 
     int32_t out = eng_build_value(b, "ffn_out", ROW, ENG_LEVEL_V1);
     if (b->p->combine == ENG_COMBINE_EXACT) { /* reduce every partial, then round each and add by ascending id */
@@ -182,7 +176,14 @@ void eng_build_draft(eng_builder *b)
                                        ENG_LEVEL_V1);
     int32_t drafts = eng_build_value(b, "drafts", ENG_FORM(I32, 2, ENG_DIM_B, ENG_DIM_N_OUT), ENG_LEVEL_IO);
     int32_t confidence = eng_build_value(b, "confidence", ENG_FORM(F32, 2, ENG_DIM_B, ENG_DIM_N_OUT), ENG_LEVEL_IO);
-    eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(norm), ENG_REFS(logits), ENG_REFS(ENG_W_HEAD));
+    if (b->p->reps.markov == ENG_MARKOV_CACHE) { /* the control's policy: base logits that are bf16 numbers */
+        int32_t sum = eng_build_sharded(b, "head.logits_sum~", ENG_FORM(F32, 2, ENG_DIM_ROWS, ENG_DIM_V), 1,
+                                        ENG_LEVEL_HIDDEN);
+        eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(norm), ENG_REFS(sum), ENG_REFS(ENG_W_HEAD));
+        eng_build_op(b, ENG_OP_ROUND, ENG_REFS(sum), ENG_REFS(logits), ENG_NONE);
+    } else {
+        eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(norm), ENG_REFS(logits), ENG_REFS(ENG_W_HEAD));
+    }
     eng_build_op(b, ENG_OP_MARKOV, ENG_REFS(logits, anchor), ENG_REFS(biased, drafts),
                  ENG_REFS(ENG_W_MARKOV_EMBED, ENG_W_MARKOV_HEAD));
     eng_build_op(b, ENG_OP_CONFIDENCE, ENG_REFS(collapsed, anchor, drafts), ENG_REFS(confidence),

@@ -9,14 +9,12 @@ void eng_build_insert(eng_builder *b)
     int32_t taps = eng_build_value(b, "taps", wide, ENG_LEVEL_IO);
     int32_t pos = eng_build_value(b, "pos", ENG_FORM(I32, 1, ENG_DIM_ROWS), ENG_LEVEL_IO);
 
-    int32_t taps_q = eng_build_value(b, "taps.qdq~", wide, ENG_LEVEL_HIDDEN);
+    int32_t taps_q = eng_build_operand(b, taps, "taps.qdq~", ENG_W_MAIN_PROJ);
     int32_t projected = eng_build_value(b, "main_proj~", row, ENG_LEVEL_HIDDEN);
     int32_t main_x = eng_build_value(b, "main_x", row, ENG_LEVEL_V1);
-    int32_t main_q = eng_build_value(b, "main_x.qdq~", row, ENG_LEVEL_HIDDEN);
-    eng_build_op(b, ENG_OP_ACT_QDQ, ENG_REFS(taps), ENG_REFS(taps_q), ENG_NONE);
     eng_build_op(b, ENG_OP_LINEAR, ENG_REFS(taps_q), ENG_REFS(projected), ENG_REFS(ENG_W_MAIN_PROJ));
     eng_build_op(b, ENG_OP_RMSNORM, ENG_REFS(projected), ENG_REFS(main_x), ENG_REFS(ENG_W_MAIN_NORM));
-    eng_build_op(b, ENG_OP_ACT_QDQ, ENG_REFS(main_x), ENG_REFS(main_q), ENG_NONE);
+    int32_t main_q = eng_build_operand(b, main_x, "main_x.qdq~", ENG_W_WKV); /* one QDQ serves every stage */
 
     for (b->stage = 0; b->stage < b->p->config.n_stages; b->stage++) {
         int32_t kv = eng_build_value(b, "main_kv", ENG_FORM(BF16, 2, ENG_DIM_ROWS, ENG_DIM_HD), ENG_LEVEL_V1);

@@ -33,21 +33,19 @@ static krn_weight cut(const eng_config *c, const krn_weight *whole, eng_wid id, 
 }
 
 /* Makes the slices, and lists those that are to be expanded. */
-static err_code slice_all(const eng_weights *w, int32_t rank, int32_t n_ranks, bool expand_experts, bool expand_dense,
-                          eng_rank_weights *r, job_list *jobs, err *e)
+static err_code slice_all(const eng_weights *w, int32_t rank, int32_t n_ranks, const eng_reps *reps, eng_rank_weights *r,
+                          job_list *jobs, err *e)
 {
     const eng_config *c = &r->config;
     for (int id = 0; id < ENG_W_COUNT; id++) {
-        const eng_wkind *kind = eng_wkind_of(id);
-        bool expand = (kind->wclass == ENG_WC_FP4 && expand_experts) || (kind->wclass == ENG_WC_FP8 && expand_dense);
-        if (!kind->loaded) continue;
+        if (!eng_wkind_of(id)->loaded) continue;
         for (int32_t stage = 0; stage < eng_wid_stages(c, id); stage++)
             for (int32_t expert = 0; expert < eng_wid_experts(c, id); expert++) {
-                krn_weight whole = eng_weights_view(w, id, stage, expert);
+                krn_weight whole = eng_weights_held(w, reps, id, stage, expert);
                 krn_weight *v = &r->view[eng_weight_index(c, id, stage, expert)];
                 uint64_t bytes;
                 *v = cut(c, &whole, id, rank, n_ranks);
-                if (!expand) continue;
+                if (!eng_reps_expand(reps, id)) continue;
                 jobs->job[jobs->n++] = (job){ v, r->decoded_bytes, id, stage, expert };
                 if (!mul_u64((uint64_t)v->n, (uint64_t)v->k * sizeof(bf16), &bytes) || !add_u64(bytes, ALIGN - 1, &bytes) ||
                     !add_u64(r->decoded_bytes, bytes / ALIGN * ALIGN, &r->decoded_bytes))
@@ -91,8 +89,8 @@ static err_code decode_all(eng_rank_weights *r, const job_list *jobs, bool quiet
     return rc;
 }
 
-err_code eng_rank_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, bool expand_experts, bool expand_dense,
-                               bool quiet, eng_rank_weights **out, err *e)
+err_code eng_rank_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, const eng_reps *reps, bool quiet,
+                               eng_rank_weights **out, err *e)
 {
     job_list jobs = { 0 };
     eng_rank_weights *r = NULL;
@@ -100,6 +98,7 @@ err_code eng_rank_weights_open(const eng_weights *w, int32_t rank, int32_t n_ran
     err_code rc;
     *out = NULL;
     TRY(eng_cut_check(c, n_ranks, e));
+    TRY(eng_weights_need(w, reps, e));
     CHECK(rank >= 0 && rank < n_ranks);
     size_t n = eng_weight_count(c);
     r = mem_alloc(1, sizeof *r);
@@ -110,7 +109,7 @@ err_code eng_rank_weights_open(const eng_weights *w, int32_t rank, int32_t n_ran
         goto out;
     }
     r->config = *c;
-    if ((rc = slice_all(w, rank, n_ranks, expand_experts, expand_dense, r, &jobs, e)) != ERR_OK) goto out;
+    if ((rc = slice_all(w, rank, n_ranks, reps, r, &jobs, e)) != ERR_OK) goto out;
     if ((rc = take_memory(r, rank, e)) != ERR_OK) goto out;
     if ((rc = decode_all(r, &jobs, quiet, e)) != ERR_OK) goto out;
     *out = r;

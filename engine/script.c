@@ -383,6 +383,12 @@ const eng_round *eng_script_at(const eng_script *s, int32_t i)
 
 int32_t eng_script_slots(const eng_script *s) { return s->n_slots; }
 
+bool eng_script_synthetic(const eng_script *s)
+{
+    const char *traffic = json_string_value(json_object_get(fmt_safetensors_metadata(s->file), "traffic"));
+    return traffic && strcmp(traffic, "synthetic") == 0;
+}
+
 int32_t eng_script_dense(const eng_script *s, int32_t slot)
 {
     const slot_state *state = find_slot(s, slot);

@@ -25,6 +25,7 @@ void eng_script_close(eng_script *s);
 int32_t eng_script_rounds(const eng_script *s);
 const eng_round *eng_script_at(const eng_script *s, int32_t i); /* ascending round numbers */
 int32_t eng_script_slots(const eng_script *s);                  /* distinct slots */
+bool eng_script_synthetic(const eng_script *s); /* the file says that no target took these rows: of engine/traffic.h */
 int32_t eng_script_dense(const eng_script *s, int32_t slot);    /* engine slot of a script slot */
 
 /* The position rule shared with the server: whether rows at first..first+n-1 may follow `last` (-1: nothing yet). */

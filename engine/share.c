@@ -1,5 +1,6 @@
 #include "engine/share.h"
 
+#include "formats/exl3.h"
 #include "formats/number.h"
 
 #include <string.h>
@@ -14,6 +15,54 @@ static void coarser(int64_t *first, int64_t *count, int64_t per)
     *count = end - *first;
 }
 
+/* The whole 128-blocks that [first, first + count) touches, in units of `unit` elements. */
+static void whole_blocks(int64_t *first, int64_t *count, int64_t unit)
+{
+    coarser(first, count, FMT_EXL3_BLOCK);
+    *first *= FMT_EXL3_BLOCK / unit;
+    *count *= FMT_EXL3_BLOCK / unit;
+}
+
+/* rows: of the official weight (outputs), cols: its inputs. */
+static eng_share exl3_share(const eng_tensor_spec *t, int64_t row0, int64_t rows, int64_t col0, int64_t cols)
+{
+    const bool trellis = t->exl3 == ENG_EXL3_TRELLIS, of_in = t->exl3 == ENG_EXL3_SUH || t->exl3 == ENG_EXL3_SU;
+    const bool signs = t->exl3 == ENG_EXL3_SU || t->exl3 == ENG_EXL3_SV, marker = t->exl3 >= ENG_EXL3_MCG;
+    eng_share s = { .dtype = t->dtype, .ndim = t->ndim, .spans = 1 };
+    const int64_t elem_bytes = fmt_dtype_bytes(t->dtype), unit = trellis || signs ? FMT_EXL3_TILE : 1;
+    whole_blocks(&row0, &rows, unit);
+    whole_blocks(&col0, &cols, unit);
+    if (marker) {
+        s.shape[0] = t->shape[0];
+        s.shape[1] = s.shape[2] = 1;
+        s.span_bytes = s.stride_bytes = (uint64_t)(t->ndim ? t->shape[0] * elem_bytes : elem_bytes);
+        s.whole = true;
+        return s;
+    }
+    if (!trellis) {
+        s.row0 = of_in ? col0 : row0;
+        s.shape[0] = of_in ? cols : rows;
+        s.shape[1] = s.shape[2] = 1;
+        s.stride_bytes = s.span_bytes = (uint64_t)(s.shape[0] * elem_bytes);
+        s.offset_bytes = (uint64_t)(s.row0 * elem_bytes);
+        s.whole = s.shape[0] == t->shape[0];
+        return s;
+    }
+    const int64_t tile_bytes = t->shape[2] * elem_bytes;
+    const bool wide = rows == t->shape[1];
+    s.row0 = col0;
+    s.col0 = row0;
+    s.shape[0] = cols;
+    s.shape[1] = rows;
+    s.shape[2] = t->shape[2];
+    s.stride_bytes = (uint64_t)(t->shape[1] * tile_bytes);
+    s.offset_bytes = (uint64_t)s.row0 * s.stride_bytes + (uint64_t)(s.col0 * tile_bytes);
+    s.spans = wide ? 1 : cols;
+    s.span_bytes = (uint64_t)(rows * tile_bytes * (wide ? cols : 1));
+    s.whole = wide && cols == t->shape[0];
+    return s;
+}
+
 eng_share eng_share_of(const eng_config *c, const eng_tensor_spec *t, int32_t rank, int32_t n_ranks)
 {
     const eng_wkind *kind = eng_wkind_of(t->wid);
@@ -24,6 +73,7 @@ eng_share eng_share_of(const eng_config *c, const eng_tensor_spec *t, int32_t ra
     int64_t row0 = by_cols ? 0 : cut.first, rows = by_cols ? n : cut.count;
     int64_t col0 = by_cols ? cut.first : 0, cols = by_cols ? cut.count : k;
 
+    if (t->exl3) return exl3_share(t, row0, rows, col0, cols);
     if (kind->wclass == ENG_WC_FP4) coarser(&col0, &cols, t->is_scale ? GROUP : 2);
     if (kind->wclass == ENG_WC_FP8 && t->is_scale) {
         coarser(&row0, &rows, GROUP);
@@ -34,6 +84,7 @@ eng_share eng_share_of(const eng_config *c, const eng_tensor_spec *t, int32_t ra
     eng_share s = { .dtype = t->dtype, .ndim = t->ndim, .row0 = row0, .col0 = col0 };
     s.shape[0] = rows;
     s.shape[1] = t->ndim > 1 ? cols : 1;
+    s.shape[2] = 1;
     s.stride_bytes = (uint64_t)stored_cols * elem_bytes;
     s.offset_bytes = (uint64_t)row0 * s.stride_bytes + (uint64_t)col0 * elem_bytes;
     bool wide = cols == stored_cols; /* whole rows: one run */
@@ -115,6 +166,39 @@ static void facts_of_codes(const uint64_t *bins, bool fp4, eng_facts *out)
         }
 }
 
+/* Counts the states of a share's tiles. */
+static void count_states(const eng_share *s, const uint8_t *first, uint64_t *bins)
+{
+    const int32_t bits = (int32_t)(s->shape[2] / FMT_EXL3_TILE), tile_bytes = fmt_exl3_tile_bytes(bits);
+    uint16_t words[FMT_EXL3_TILE * FMT_EXL3_BITS_MAX], state[FMT_EXL3_TILE_WEIGHTS];
+    for (int64_t i = 0; i < s->spans; i++, first += s->stride_bytes)
+        for (uint64_t at = 0; at < s->span_bytes; at += (uint64_t)tile_bytes) {
+            memcpy(words, first + at, (size_t)tile_bytes); /* a mapped shard need not be aligned */
+            fmt_exl3_unpack(words, bits, state);
+            for (int p = 0; p < FMT_EXL3_TILE_WEIGHTS; p++) bins[state[p]]++;
+        }
+}
+
+static void facts_of_exl3(const eng_tensor_spec *t, const eng_share *s, const uint8_t *first, uint64_t *bins,
+                          eng_facts *out)
+{
+    if (t->exl3 >= ENG_EXL3_MCG) return;
+    if (t->exl3 == ENG_EXL3_TRELLIS) {
+        const float *value = fmt_exl3_table((fmt_exl3_codebook)t->codebook);
+        count_states(s, first, bins);
+        for (int v = 0; v < ENG_FACTS_BINS; v++)
+            if (bins[v]) facts_add(out, (double)value[v], bins[v]);
+        return;
+    }
+    for (int64_t i = 0; i < s->shape[0]; i++) {
+        uint16_t v;
+        memcpy(&v, first + 2 * i, sizeof v);
+        if (t->exl3 == ENG_EXL3_SU || t->exl3 == ENG_EXL3_SV)
+            for (int b = 0; b < 16; b++) facts_add(out, v >> b & 1 ? -1 : 1, 1);
+        else facts_add(out, (double)f32_from_fp16(v), 1);
+    }
+}
+
 void eng_facts_of(const eng_config *c, const eng_tensor_spec *t, const eng_share *s, const void *data, const uint8_t *scale,
                   uint64_t *bins, eng_facts *out)
 {
@@ -124,7 +208,9 @@ void eng_facts_of(const eng_config *c, const eng_tensor_spec *t, const eng_share
     int64_t elems = (int64_t)(s->span_bytes / fmt_dtype_bytes(s->dtype));
     memset(bins, 0, ENG_FACTS_BINS * sizeof *bins);
 
-    if (t->is_scale) {
+    if (t->exl3) {
+        facts_of_exl3(t, s, first, bins, out);
+    } else if (t->is_scale) {
         for (int64_t i = 0; i < s->spans; i++, first += s->stride_bytes)
             for (int64_t j = 0; j < elems; j++) bins[first[j]]++;
         for (int b = 0; b < 256; b++)

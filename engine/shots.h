@@ -56,8 +56,8 @@ void eng_shot_digest(eng_shot *shot, int32_t rank, int32_t value, int32_t b, con
  * dimension; k <= 64 is returned. Only where every rank is in this process. */
 int32_t eng_shot_top(eng_shot *shot, int32_t value, const float **values, const int32_t **ids, int64_t *rows);
 
-/* What capture cost so far, without waiting for the device: on the engine's caller or its ranks, of all shots; on the device,
- * of those that were waited for (n_timed). */
+/* What capture cost so far, without waiting for the device: on the engine's caller or its ranks, of all shots; on the
+ * device, of those that were waited for (n_timed). */
 typedef struct eng_shot_cost { uint64_t host_ns, device_ns, bytes, n_shots, n_timed; } eng_shot_cost;
 eng_shot_cost eng_shots_cost(const eng_shots *s);
 

@@ -22,35 +22,40 @@ static const uint64_t SETTLED_NS = 2000000000u;
 
 /* ---- values ---- */
 
+/* F16 are EXL3's factors: an infinite one makes a NaN of every row. The others may be infinite. */
+
 static uint32_t load_u32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static uint16_t load_u16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return v; }
 
-static bool is_nan_at(fmt_dtype d, const uint8_t *p)
+static bool is_bad_at(fmt_dtype d, const uint8_t *p)
 {
     switch (d) {
     case FMT_DTYPE_F8: return (*p & 0x7f) == FMT_E4M3_NAN;
     case FMT_DTYPE_E8M0: return *p == FMT_E8M0_NAN;
     case FMT_DTYPE_BF16: return (load_u16(p) & 0x7fff) > 0x7f80;
+    case FMT_DTYPE_F16: return (load_u16(p) & 0x7c00) == 0x7c00;
     case FMT_DTYPE_F32: return (load_u32(p) & 0x7fffffff) > 0x7f800000;
-    default: return false; /* packed FP4 has no NaN */
+    default: return false; /* packed FP4 and tiles have no NaN */
     }
 }
 
-/* Index of the first NaN among the elements of bytes, -1: none. The data need not be aligned: the format does not ask. */
-static int64_t first_nan(fmt_dtype d, const uint8_t *p, size_t bytes)
+/* Index of the first that is refused among the elements of bytes, -1: none. The data need not be aligned: the format does
+ * not ask. */
+static int64_t first_bad(fmt_dtype d, const uint8_t *p, size_t bytes)
 {
     size_t size = fmt_dtype_bytes(d);
     int any = 0;
     /* Branch-free, one loop per type, so that it is vectorised and costs less than the hash. */
     switch (d) {
-    case FMT_DTYPE_F8: for (size_t i = 0; i < bytes; i++) any |= is_nan_at(FMT_DTYPE_F8, p + i); break;
-    case FMT_DTYPE_E8M0: for (size_t i = 0; i < bytes; i++) any |= is_nan_at(FMT_DTYPE_E8M0, p + i); break;
-    case FMT_DTYPE_BF16: for (size_t i = 0; i < bytes; i += 2) any |= is_nan_at(FMT_DTYPE_BF16, p + i); break;
-    case FMT_DTYPE_F32: for (size_t i = 0; i < bytes; i += 4) any |= is_nan_at(FMT_DTYPE_F32, p + i); break;
+    case FMT_DTYPE_F8: for (size_t i = 0; i < bytes; i++) any |= is_bad_at(FMT_DTYPE_F8, p + i); break;
+    case FMT_DTYPE_E8M0: for (size_t i = 0; i < bytes; i++) any |= is_bad_at(FMT_DTYPE_E8M0, p + i); break;
+    case FMT_DTYPE_F16: for (size_t i = 0; i < bytes; i += 2) any |= is_bad_at(FMT_DTYPE_F16, p + i); break;
+    case FMT_DTYPE_BF16: for (size_t i = 0; i < bytes; i += 2) any |= is_bad_at(FMT_DTYPE_BF16, p + i); break;
+    case FMT_DTYPE_F32: for (size_t i = 0; i < bytes; i += 4) any |= is_bad_at(FMT_DTYPE_F32, p + i); break;
     default: break;
     }
     for (size_t i = 0; any && i < bytes; i += size)
-        if (is_nan_at(d, p + i)) return (int64_t)(i / size);
+        if (is_bad_at(d, p + i)) return (int64_t)(i / size);
     return -1;
 }
 
@@ -64,11 +69,13 @@ static err_code check_one(const eng_stored *s, progress *bar, fmt_sha256 *sha, e
     TRY(fmt_sha256_open(&hash, e));
     for (uint64_t at = 0; at < x->bytes && rc == ERR_OK; at += CHUNK_BYTES) {
         size_t n = x->bytes - at < CHUNK_BYTES ? (size_t)(x->bytes - at) : CHUNK_BYTES;
-        int64_t bad = first_nan(x->tensor.dtype, data + at, n);
+        int64_t bad = first_bad(x->tensor.dtype, data + at, n);
         if (bad >= 0)
-            rc = err_set(e, ERR_INPUT, "%s: tensor %s: element %" PRIu64 ": found NaN%s, wanted a number",
+            rc = err_set(e, ERR_INPUT, "%s: tensor %s: element %" PRIu64 ": found %s, wanted a%s number",
                          fmt_safetensors_path(s->shard), x->name, at / size + (uint64_t)bad,
-                         x->tensor.dtype == FMT_DTYPE_E8M0 ? " (scale byte 255)" : "");
+                         x->tensor.dtype == FMT_DTYPE_E8M0 ? "NaN (scale byte 255)" :
+                         x->tensor.dtype == FMT_DTYPE_F16 ? "NaN or infinity" : "NaN",
+                         x->tensor.dtype == FMT_DTYPE_F16 ? " finite" : "");
         fmt_sha256_add(hash, data + at, n);
         #pragma omp critical(tensor_check_progress)
         progress_add(bar, n);

@@ -16,7 +16,7 @@ typedef struct eng_stored {
 } eng_stored;
 
 /* Checks and hashes n tensors, sha [n]. opened_wall_ns: clock_wall_ns from before the shards were opened.
- * ERR_INPUT names the first tensor, in the given order, with a NaN, and its element. Infinities are allowed. */
+ * ERR_INPUT names the first tensor, in the given order, with a NaN, and its element. Infinities are allowed, but in F16. */
 MUST_USE err_code eng_tensors_check(const eng_stored *stored, size_t n, uint64_t opened_wall_ns, bool quiet,
                                     fmt_sha256 *sha, err *e);
 

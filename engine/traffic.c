@@ -203,7 +203,7 @@ err_code eng_traffic_write(const char *path, const eng_config *c, int64_t rounds
     fmt_safetensors_writer *w = NULL;
     bf16 *row = mem_alloc_aligned((size_t)width, sizeof *row);
     float *gain = mem_alloc_aligned((size_t)width, sizeof *gain);
-    json_t *metadata = json_pack("{s:s}", "format", "sparktape-script-1");
+    json_t *metadata = json_pack("{s:s, s:s}", "format", "sparktape-script-1", "traffic", "synthetic");
     err_code rc = ERR_OK;
     if (!row || !gain || !metadata || !table_make(s, &t, &counts)) {
         rc = err_set(e, ERR_NOMEM, "%s: no memory for a script of %lld rounds", path, (long long)rounds);

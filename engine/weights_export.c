@@ -3,15 +3,19 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "formats/exl3.h"
 
 enum { DECODE_BYTES = 1 << 20, PUT_BYTES = 1 << 22 };
 
-/* The name without .weight or .scale. */
+/* The name without .weight, .scale or what is EXL3's. */
 static void base_name(const char *name, char base[ENG_TENSOR_NAME])
 {
     snprintf(base, ENG_TENSOR_NAME, "%s", name);
     char *dot = strrchr(base, '.');
-    if (dot && (strcmp(dot, ".weight") == 0 || strcmp(dot, ".scale") == 0)) *dot = 0;
+    bool suffix = dot && (strcmp(dot, ".weight") == 0 || strcmp(dot, ".scale") == 0);
+    for (int part = ENG_EXL3_TRELLIS; dot && part < ENG_EXL3_COUNT; part++)
+        suffix = suffix || strcmp(dot, eng_exl3_suffix((eng_exl3)part)) == 0;
+    if (suffix) *dot = 0;
 }
 
 static bool is_codes(const eng_tensor_spec *t)
@@ -24,7 +28,7 @@ static bool chosen(const eng_export_options *o, const eng_tensor_spec *t)
 {
     char base[ENG_TENSOR_NAME];
     base_name(t->name, base);
-    if (o->decode && t->is_scale) return false;
+    if (o->decode && (t->is_scale || t->exl3 > ENG_EXL3_TRELLIS)) return false;
     return !o->pattern || cli_match(o->pattern, t->name) || cli_match(o->pattern, base);
 }
 
@@ -36,11 +40,11 @@ static eng_export_item item_make(const eng_weights *w, const eng_export_options 
     CHECK(item.stored); /* eng_weights_open has checked the inventory */
     item.dtype = t->dtype;
     item.ndim = t->ndim;
-    item.shape[0] = item.share.shape[0];
-    item.shape[1] = item.share.shape[1];
-    if (!is_codes(t) || t->is_scale) return item;
+    memcpy(item.shape, item.share.shape, sizeof item.shape);
+    if (t->exl3 ? t->exl3 != ENG_EXL3_TRELLIS : !is_codes(t) || t->is_scale) return item;
 
-    krn_weight whole = eng_weights_view(w, t->wid, t->stage, t->expert);
+    krn_weight whole = t->exl3 ? eng_weights_exl3(w, t->wid, t->stage, t->expert)
+                               : eng_weights_view(w, t->wid, t->stage, t->expert);
     item.scale = whole.scale;
     if (!o->decode) return item;
     eng_range cut = eng_cut_range(c, t->wid, o->rank, o->n_ranks);
@@ -48,10 +52,11 @@ static eng_export_item item_make(const eng_weights *w, const eng_export_options 
     item.decode = true;
     item.view = by_cols ? krn_weight_slice(&whole, 0, whole.n, cut.first, cut.count)
                         : krn_weight_slice(&whole, cut.first, cut.count, 0, whole.k);
-    item.dtype = FMT_DTYPE_BF16;
+    item.dtype = t->exl3 ? FMT_DTYPE_F32 : FMT_DTYPE_BF16;
     item.ndim = 2;
-    item.shape[0] = item.view.n;
-    item.shape[1] = item.view.k;
+    item.shape[0] = t->exl3 ? item.view.k : item.view.n;
+    item.shape[1] = t->exl3 ? item.view.n : item.view.k;
+    item.shape[2] = 1;
     return item;
 }
 
@@ -59,17 +64,12 @@ err_code eng_export_select(const eng_weights *w, const eng_export_options *o, en
 {
     *out = NULL;
     *n = 0;
-    eng_tensor_spec *spec;
     size_t n_specs;
-    TRY(eng_inventory(eng_weights_config(w), &spec, &n_specs, e));
+    const eng_tensor_spec *spec = eng_weights_specs(w, &n_specs);
     eng_export_item *items = mem_alloc(n_specs, sizeof *items);
-    if (!items) {
-        free(spec);
-        return err_set(e, ERR_NOMEM, "no memory for a list of %zu tensors", n_specs);
-    }
+    if (!items) return err_set(e, ERR_NOMEM, "no memory for a list of %zu tensors", n_specs);
     for (size_t i = 0; i < n_specs; i++)
         if (chosen(o, &spec[i])) items[(*n)++] = item_make(w, o, &spec[i]);
-    free(spec);
     if (*n == 0) {
         free(items);
         return err_set(e, ERR_ARG, "no tensor of %s matches '%s'", eng_weights_folder(w), o->pattern);
@@ -80,7 +80,32 @@ err_code eng_export_select(const eng_weights *w, const eng_export_options *o, en
 
 uint64_t eng_export_bytes(const eng_export_item *item)
 {
-    return (uint64_t)item->shape[0] * (uint64_t)item->shape[1] * fmt_dtype_bytes(item->dtype);
+    uint64_t bytes = fmt_dtype_bytes(item->dtype);
+    for (int32_t d = 0; d < item->ndim; d++) bytes *= (uint64_t)item->shape[d];
+    return bytes;
+}
+
+/* The effective weight, a block of inputs at a time: a block of the transform is the least that can be decoded. */
+static err_code stream_exl3(const eng_export_item *item, eng_export_sink sink, void *ctx, err *e)
+{
+    const int32_t n = item->view.n, most = FMT_EXL3_BLOCK;
+    float *by_output = mem_alloc((size_t)n * (size_t)most, sizeof *by_output); /* [n, inputs] */
+    float *row = mem_alloc((size_t)n, sizeof *row);
+    err_code rc = by_output && row ? ERR_OK : err_set(e, ERR_NOMEM, "%s: no memory for decoded rows", item->spec.name);
+    for (int32_t k0 = 0; rc == ERR_OK && k0 < item->view.k; ) {
+        const int32_t left = item->view.k - k0, to_edge = most - (item->view.exl3.k0 + k0) % most;
+        const int32_t k = left < to_edge ? left : to_edge;
+        const krn_weight part = krn_weight_slice(&item->view, 0, n, k0, k);
+        krn_weight_decode_f32(&part, 0, n, by_output);
+        for (int32_t i = 0; i < k; i++) {
+            for (int32_t o = 0; o < n; o++) row[o] = by_output[(int64_t)o * k + i];
+            sink(ctx, row, (size_t)n * sizeof *row);
+        }
+        k0 += k;
+    }
+    free(by_output);
+    free(row);
+    return rc;
 }
 
 static err_code stream_decoded(const eng_export_item *item, eng_export_sink sink, void *ctx, err *e)
@@ -105,7 +130,7 @@ static err_code stream_decoded(const eng_export_item *item, eng_export_sink sink
 
 err_code eng_export_stream(const eng_export_item *item, eng_export_sink sink, void *ctx, err *e)
 {
-    if (item->decode) return stream_decoded(item, sink, ctx, e);
+    if (item->decode) return item->spec.exl3 ? stream_exl3(item, sink, ctx, e) : stream_decoded(item, sink, ctx, e);
     const uint8_t *at = (const uint8_t *)item->stored->tensor.data + item->share.offset_bytes;
     for (int64_t i = 0; i < item->share.spans; i++, at += item->share.stride_bytes)
         for (uint64_t done = 0, n; done < item->share.span_bytes; done += n) {

@@ -7,7 +7,8 @@
 
 typedef struct eng_export_options {
     const char *pattern; /* glob over names, with or without .weight and .scale; NULL: all */
-    bool decode;         /* FP4 and FP8 as BF16 [out, in] under the weight's name, without their scales */
+    bool decode;         /* FP4 and FP8 as BF16 [out, in] under the weight's name, without their scales; EXL3 as the
+                          * effective weight in F32 [in, out] under the trellis's name, without its other tensors */
     int32_t rank, n_ranks; /* n_ranks 1: the whole tensors. Has passed eng_cut_check */
 } eng_export_options;
 
@@ -21,7 +22,7 @@ typedef struct eng_export_item {
     krn_weight view;                     /* decode: the rank's codes */
     fmt_dtype dtype;                     /* as given out */
     int32_t ndim;
-    int64_t shape[2];
+    int64_t shape[3];
 } eng_export_item;
 
 /* The chosen tensors, by name. *out malloc'd. ERR_ARG: no name matches. ERR_NOMEM. */

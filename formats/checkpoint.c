@@ -215,6 +215,55 @@ static err_code take_all(fmt_checkpoint *c, err *e)
     return ERR_OK;
 }
 
+/* ---- extending an index ---- */
+
+/* false: no memory. *changed: something was not there, or elsewhere. */
+static bool index_put(json_t *index, json_t *map, const fmt_checkpoint_place *place, size_t n, bool *changed)
+{
+    json_int_t total = json_integer_value(json_object_get(json_object_get(index, "metadata"), "total_size"));
+    *changed = false;
+    for (size_t i = 0; i < n; i++) {
+        const char *there = json_string_value(json_object_get(map, place[i].name));
+        if (there && strcmp(there, place[i].shard) == 0) continue;
+        if (!there) total += (json_int_t)place[i].bytes;
+        if (json_object_set_new(map, place[i].name, json_string(place[i].shard)) != 0) return false;
+        *changed = true;
+    }
+    json_t *metadata = json_object_get(index, "metadata");
+    if (!json_is_object(metadata)) {
+        metadata = json_object();
+        if (json_object_set_new(index, "metadata", metadata) != 0) return false;
+    }
+    return json_object_set_new(metadata, "total_size", json_integer(total)) == 0;
+}
+
+err_code fmt_checkpoint_index_add(const char *folder, const fmt_checkpoint_place *place, size_t n, bool create, err *e)
+{
+    struct stat st;
+    err_code rc = ERR_OK;
+    json_t *index = NULL;
+    bool changed = false;
+    char *path = path_in(folder, INDEX_NAME);
+    if (!path) return err_set(e, ERR_NOMEM, "%s: no memory for its index", folder);
+    const bool there = lstat(path, &st) == 0;
+    if (!there && !create) goto out;
+    if (there) rc = fmt_json_read(path, INDEX_BYTES_MAX, &index, e);
+    else if (!(index = json_pack("{s:{s:i}, s:{}}", "metadata", "total_size", 0, "weight_map")))
+        rc = err_set(e, ERR_NOMEM, "%s: no memory for it", path);
+    if (rc != ERR_OK) goto out;
+    json_t *map = json_object_get(index, "weight_map");
+    if (!json_is_object(map))
+        rc = err_set(e, ERR_FORMAT, "%s: found no object \"weight_map\", wanted tensor names with their shards", path);
+    else if (!index_put(index, map, place, n, &changed))
+        rc = err_set(e, ERR_NOMEM, "%s: no memory for it", path);
+    else if (changed)
+        rc = fmt_json_write(path, index, e);
+out:
+    json_decref(index);
+    free(path);
+    return rc;
+}
+
 /* ---- public ---- */
 
 err_code fmt_checkpoint_open(const char *folder, fmt_wanted wanted, void *ctx, fmt_checkpoint **out, err *e)

@@ -1,13 +1,12 @@
 #include "formats/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/infile.h"
 #include "base/outfile.h"
 
 /* The whole of a regular file in memory. */
@@ -16,32 +15,20 @@ static err_code slurp(const char *path, size_t max_bytes, char **out, size_t *ou
     err_code rc = ERR_OK;
     char *text = NULL;
     size_t used = 0;
-    struct stat st;
-    /* Without O_NONBLOCK a pipe of that name would hang the open. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return err_set(e, errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? ERR_INPUT : ERR_IO,
-                       "%s: cannot be opened: %s", path, strerror(errno));
-    if (fstat(fd, &st) != 0) {
-        rc = err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
+    int fd;
+    uint64_t bytes;
+    TRY(infile_open(path, path, "JSON text", &fd, &bytes, e));
+    if (bytes > max_bytes) {
+        rc = err_set(e, ERR_FORMAT, "%s: found %" PRIu64 " bytes, wanted at most %zu", path, bytes, max_bytes);
         goto out;
     }
-    if (!S_ISREG(st.st_mode)) {
-        rc = err_set(e, ERR_INPUT, "%s: is not a file, wanted JSON text", path);
-        goto out;
-    }
-    if ((uint64_t)st.st_size > max_bytes) {
-        rc = err_set(e, ERR_FORMAT, "%s: found %" PRIu64 " bytes, wanted at most %zu", path, (uint64_t)st.st_size,
-                     max_bytes);
-        goto out;
-    }
-    text = malloc((size_t)st.st_size + 1);
+    text = malloc((size_t)bytes + 1);
     if (!text) {
-        rc = err_set(e, ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", path, (uint64_t)st.st_size);
+        rc = err_set(e, ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", path, bytes);
         goto out;
     }
-    while (used < (size_t)st.st_size) {
-        ssize_t n = read(fd, text + used, (size_t)st.st_size - used);
+    while (used < (size_t)bytes) {
+        ssize_t n = read(fd, text + used, (size_t)bytes - used);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
             rc = err_set(e, ERR_IO, "%s: reading failed at byte %zu: %s", path, used, strerror(errno));
@@ -104,6 +91,20 @@ json_t *fmt_json_real(double v)
     if (isnan(v)) return json_string("nan");
     if (isinf(v)) return json_string(v > 0 ? "inf" : "-inf");
     return json_real(v);
+}
+
+void fmt_json_add(json_t **to, json_t *item)
+{
+    if (json_array_append_new(*to, item) == 0) return; /* which takes the item also when it fails */
+    json_decref(*to);
+    *to = NULL;
+}
+
+void fmt_json_put(json_t **to, const char *key, json_t *item)
+{
+    if (json_object_set_new(*to, key, item) == 0) return;
+    json_decref(*to);
+    *to = NULL;
 }
 
 const char *fmt_json_text(const json_t *j, const char *key)

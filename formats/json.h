@@ -22,6 +22,11 @@ json_t *fmt_json_real(double v);
 /* The text under key; "" where j is no object, or has no text there. Borrowed from j. */
 const char *fmt_json_text(const json_t *j, const char *key);
 
+/* Add to an array, or set in an object, and take the item. Where *to is NULL, the item is NULL, or memory lacks, *to is
+ * released and then NULL: what is built step by step is whole, or NULL at the end, which json_pack passes on. */
+void fmt_json_add(json_t **to, json_t *item);
+void fmt_json_put(json_t **to, const char *key, json_t *item);
+
 /* msgpack of value: maps keep the key order, integers the smallest form, reals float64. *out is malloc'd.
  * ERR_ARG: deeper than 16. ERR_NOMEM. */
 MUST_USE err_code fmt_msgpack_pack(const json_t *value, uint8_t **out, size_t *out_bytes, err *e);

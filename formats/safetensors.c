@@ -1,13 +1,12 @@
 #include "formats/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/infile.h"
 #include "base/mem.h"
 
 /* File: u64 header_bytes, header (JSON, may end in spaces), data. Offsets in the header count from the start of data. */
@@ -29,25 +28,18 @@ struct fmt_safetensors {
 
 static err_code map_file(fmt_safetensors *f, err *e)
 {
-    struct stat st;
-    /* Without O_NONBLOCK a pipe of that name would hang the open. */
-    int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return err_set(e, errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? ERR_INPUT : ERR_IO,
-                       "%s: cannot be opened: %s", f->path, strerror(errno));
+    int fd;
+    uint64_t bytes;
     err_code rc = ERR_OK;
-    if (fstat(fd, &st) != 0)
-        rc = err_set(e, ERR_IO, "%s: %s", f->path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        rc = err_set(e, ERR_INPUT, "%s: is not a file, wanted a safetensors file", f->path);
-    else if (st.st_size < LENGTH_BYTES)
+    TRY(infile_open(f->path, f->path, "a safetensors file", &fd, &bytes, e));
+    if (bytes < LENGTH_BYTES)
         rc = err_set(e, ERR_FORMAT, "%s: found %" PRIu64 " bytes, wanted at least the %d of the header's length", f->path,
-                     (uint64_t)st.st_size, LENGTH_BYTES);
-    else if ((f->map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) {
+                     bytes, LENGTH_BYTES);
+    else if ((f->map = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) {
         f->map = NULL;
         rc = err_set(e, ERR_IO, "%s: cannot be mapped: %s", f->path, strerror(errno));
     } else {
-        f->file_bytes = (uint64_t)st.st_size;
+        f->file_bytes = bytes;
     }
     close(fd);
     return rc;

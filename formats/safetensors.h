@@ -49,6 +49,16 @@ const fmt_safetensors_entry *fmt_checkpoint_find(const fmt_checkpoint *c, const 
 const fmt_safetensors *fmt_checkpoint_shard(const fmt_checkpoint *c, size_t i); /* the file of entry i */
 const char *fmt_checkpoint_shard_name(const fmt_checkpoint *c, size_t i);       /* its name in the folder */
 
+/* Extends FOLDER's index by tensors and the shards that hold them; what it says of other names stays. total_size grows by
+ * the bytes of names that were not there. The index is replaced as a whole, and not at all when it says all that already.
+ * A folder without one needs none, and nothing is done; create makes one. ERR_FORMAT, ERR_INPUT: no index. */
+typedef struct fmt_checkpoint_place {
+    const char *name, *shard;
+    uint64_t bytes;
+} fmt_checkpoint_place;
+MUST_USE err_code fmt_checkpoint_index_add(const char *folder, const fmt_checkpoint_place *place, size_t n, bool create,
+                                           err *e);
+
 /* Streaming writer: the table of names is declared first, then data goes out in table order, in any pieces.
  * The file appears under its name only on close. */
 typedef struct fmt_safetensors_writer fmt_safetensors_writer;

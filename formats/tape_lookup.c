@@ -37,12 +37,19 @@ static bool find_ready(fmt_tape *t)
         t->find_cap = cap;
         t->find_rows = 0;
     }
+    if (t->again_cap < t->index.rows) {
+        void *array = t->again;
+        if (!mem_grow(&array, &t->again_cap, (size_t)t->index.rows, sizeof *t->again)) return false;
+        t->again = array;
+    }
     for (; t->find_rows < t->index.rows; t->find_rows++) {
         const fmt_page *p = fmt_index_page(&t->index, t->find_rows);
         uint32_t r = (uint32_t)(t->find_rows - p->first);
         uint32_t *at = find_slot(t, fmt_page_i32(p, FMT_COLUMN_ROUND, r), fmt_page_i32(p, FMT_COLUMN_SLOT, r),
                                  fmt_page_i32(p, FMT_COLUMN_RANK, r), p->names[fmt_page_u32(p, FMT_COLUMN_NAME, r)]);
-        if (!*at) *at = (uint32_t)t->find_rows + 1;
+        uint32_t *first = *at ? &t->again[*at - 1] : &t->again[t->find_rows];
+        t->again[t->find_rows] = *at ? *first : (uint32_t)t->find_rows + 1;
+        *first = *at = (uint32_t)t->find_rows + 1;
     }
     return true;
 }
@@ -53,24 +60,22 @@ int64_t fmt_tape_find(const fmt_tape *t, const fmt_tape_key *key)
     int64_t name = fmt_names_find(&t->index.names, key->name, strlen(key->name)), found = -1;
     if (name < 0) return -1;
     pthread_mutex_lock(&self->lock);
-    if (find_ready(self)) found = (int64_t)*find_slot(t, key->round, key->slot, key->rank, (uint32_t)name) - 1;
+    if (find_ready(self)) {
+        const uint32_t last = *find_slot(t, key->round, key->slot, key->rank, (uint32_t)name);
+        if (last) found = (int64_t)t->again[last - 1] - 1;
+    }
     pthread_mutex_unlock(&self->lock);
     return found;
 }
 
 int64_t fmt_tape_again(const fmt_tape *t, size_t i)
 {
-    fmt_tape_record a, b;
-    size_t first, n;
-    fmt_tape_at(t, i, &a);
-    fmt_tape_round_span(t, a.key.round, &first, &n);
-    for (size_t k = i + 1; k < first + n; k++) {
-        fmt_tape_at(t, k, &b);
-        if (b.key.round == a.key.round && b.key.slot == a.key.slot && b.key.rank == a.key.rank &&
-            strcmp(b.key.name, a.key.name) == 0)
-            return (int64_t)k;
-    }
-    return -1;
+    fmt_tape *self = (fmt_tape *)t;
+    int64_t next = -1;
+    pthread_mutex_lock(&self->lock);
+    if (find_ready(self)) next = (int64_t)t->again[i] - 1;
+    pthread_mutex_unlock(&self->lock);
+    return next > (int64_t)i ? next : -1; /* after the last comes the first */
 }
 
 static int by_round(const void *a, const void *b)

@@ -2,12 +2,13 @@
 #include "formats/tape_reader.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/infile.h"
 
 /* ---- faults and losses ---- */
 
@@ -301,7 +302,6 @@ static err_code map_file(fmt_tape *t, err *e)
 {
     struct stat st;
     if (fstat(t->fd, &st) != 0) return err_set(e, ERR_IO, "cannot be examined: %s", strerror(errno));
-    if (!S_ISREG(st.st_mode)) return err_set(e, ERR_FORMAT, "not a tape: no regular file");
     if (st.st_size == 0) return err_set(e, ERR_FORMAT, "not a tape: empty");
     if ((uint64_t)st.st_size == t->map_bytes) return ERR_OK;
     void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, t->fd, 0);
@@ -328,11 +328,7 @@ static err_code open_tape(fmt_tape *t, err *e)
 {
     bool unknown_major;
     err why;
-    t->fd = open(t->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a fifo must not make it wait */
-    if (t->fd < 0) {
-        bool absent = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
-        return err_set(e, absent ? ERR_INPUT : ERR_IO, "cannot be opened: %s", strerror(errno));
-    }
+    TRY(infile_open(t->path, NULL, "a tape", &t->fd, NULL, e)); /* who called names the path */
     TRY(map_file(t, e));
     if (fmt_prelude_get(t->map, t->map_bytes, &t->minor, &unknown_major, &why) != ERR_OK) {
         fmt_chunk first;
@@ -391,6 +387,7 @@ void fmt_tape_close(fmt_tape *t)
     free(t->faults);
     free(t->lost);
     free(t->find);
+    free(t->again);
     free(t->spans);
     free(t->rounds);
     if (t->map) munmap((void *)t->map, t->map_bytes);

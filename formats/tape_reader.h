@@ -86,9 +86,11 @@ struct fmt_tape {
     /* made when asked for, under the lock, like the slots */
     pthread_mutex_t lock;
     pthread_cond_t change;
-    uint32_t *find; /* row + 1 by key; 0 is free */
+    uint32_t *find; /* row + 1 by key, the last of its rows; 0 is free */
     size_t find_cap;
     uint64_t find_rows;
+    uint32_t *again; /* [find_rows] row + 1 of the next with the same key, of the last the first */
+    size_t again_cap;
     fmt_round_span *spans;
     int32_t *rounds;
     size_t n_rounds;

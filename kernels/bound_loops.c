@@ -2,14 +2,6 @@
 
 #include "kernels/simd.h"
 
-#if defined(KRN_SIMD_AVX512)
-#define DOT_SIZE krn_dot_size_avx512
-#elif defined(KRN_SIMD_AVX2)
-#define DOT_SIZE krn_dot_size_avx2
-#else
-#define DOT_SIZE krn_dot_size_scalar
-#endif
-
 SIMD_INLINE void dot_size(const bf16 *const *x, int n_rows, const float *w, int32_t n, double *sum, double *size)
 {
     f64x16 s[KRN_BOUND_ROWS], a[KRN_BOUND_ROWS];
@@ -37,9 +29,42 @@ SIMD_INLINE void dot_size(const bf16 *const *x, int n_rows, const float *w, int3
     }
 }
 
-void DOT_SIZE(const bf16 *const *x, int32_t n_rows, const float *w, int32_t n, double *sum, double *size)
+static void dot_size_rows(const bf16 *const *x, int32_t n_rows, const float *w, int32_t n, double *sum, double *size)
 {
     if (n_rows == KRN_BOUND_ROWS) dot_size(x, KRN_BOUND_ROWS, w, n, sum, size);
     else
         for (int32_t t = 0; t < n_rows; t++) dot_size(x + t, 1, w, n, sum + t, size + t);
 }
+
+SIMD_INLINE void only_size(const bf16 *const *x, int n_rows, const float *w, int32_t n, float *size)
+{
+    f32x16 a[KRN_BOUND_ROWS];
+    SIMD_UNROLL
+    for (int t = 0; t < n_rows; t++) a[t] = f32x16_splat(0.0f);
+    int32_t k = 0;
+    for (; k + KRN_LANES <= n; k += KRN_LANES) {
+        const f32x16 wk = f32x16_abs(f32x16_load(w + k));
+        SIMD_UNROLL
+        for (int t = 0; t < n_rows; t++) a[t] = f32x16_add(a[t], f32x16_mul(f32x16_abs(f32x16_from_bf16(x[t] + k)), wk));
+    }
+    SIMD_UNROLL
+    for (int t = 0; t < n_rows; t++) {
+        size[t] += f32x16_sum(a[t]);
+        for (int32_t i = k; i < n; i++) size[t] += fabsf(f32_from_bf16(x[t][i]) * w[i]);
+    }
+}
+
+static void size_rows(const bf16 *const *x, int32_t n_rows, const float *w, int32_t n, float *size)
+{
+    if (n_rows == KRN_BOUND_ROWS) only_size(x, KRN_BOUND_ROWS, w, n, size);
+    else
+        for (int32_t t = 0; t < n_rows; t++) only_size(x + t, 1, w, n, size + t);
+}
+
+#if defined(KRN_SIMD_AVX512)
+const krn_bound_loops KRN_BOUND_AVX512 = { dot_size_rows, size_rows };
+#elif defined(KRN_SIMD_AVX2)
+const krn_bound_loops KRN_BOUND_AVX2 = { dot_size_rows, size_rows };
+#else
+const krn_bound_loops KRN_BOUND_SCALAR = { dot_size_rows, size_rows };
+#endif

@@ -60,6 +60,12 @@ __global__ static void round_kernel(const float *x, bf16 *y, int64_t n)
     if (i < n) y[i] = krn_bf16_of(x[i]);
 }
 
+__global__ static void round_f32_kernel(const float *x, float *y, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) y[i] = krn_bf16_rounded(x[i]);
+}
+
 __global__ static void add_kernel(const float *a, const float *b, float *y, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -78,6 +84,14 @@ extern "C" err_code krn_round_bf16(const float *x, bf16 *y, int64_t n, krn_strea
     if (n == 0) return ERR_OK;
     round_kernel<<<(unsigned)krn_blocks(n, THREADS), THREADS, 0, stream>>>(x, y, n);
     return krn_launched("round_bf16", e);
+}
+
+extern "C" err_code krn_round_bf16_f32(const float *x, float *y, int64_t n, krn_stream stream, err *e)
+{
+    TRY(check_count("round_bf16_f32", n, e));
+    if (n == 0) return ERR_OK;
+    round_f32_kernel<<<(unsigned)krn_blocks(n, THREADS), THREADS, 0, stream>>>(x, y, n);
+    return krn_launched("round_bf16_f32", e);
 }
 
 extern "C" err_code krn_add_f32(const float *a, const float *b, float *y, int64_t n, krn_stream stream, err *e)

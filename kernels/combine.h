@@ -48,6 +48,9 @@ MUST_USE err_code krn_combine_fused(const float *slot, const int32_t *ids, const
 /* y[i] = bf16(x[i]), nearest even, NaN to 0x7fc0. No overlap. Bit-equal everywhere. */
 void krn_round_bf16_ref(const float *x, bf16 *y, int64_t n);
 MUST_USE err_code krn_round_bf16(const float *x, bf16 *y, int64_t n, krn_stream stream, err *e);
+/* The same as f32 numbers: y[i] = f32(bf16(x[i])). y may be x. */
+void krn_round_bf16_f32_ref(const float *x, float *y, int64_t n);
+MUST_USE err_code krn_round_bf16_f32(const float *x, float *y, int64_t n, krn_stream stream, err *e);
 /* y[i] = f32(a[i] + b[i]). y may be a or b. Bit-equal everywhere. */
 void krn_add_f32_ref(const float *a, const float *b, float *y, int64_t n);
 MUST_USE err_code krn_add_f32(const float *a, const float *b, float *y, int64_t n, krn_stream stream, err *e);

@@ -58,6 +58,11 @@ void krn_round_bf16_ref(const float *x, bf16 *y, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] = bf16_from_f32(x[i]);
 }
 
+void krn_round_bf16_f32_ref(const float *x, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = bf16_round(x[i]);
+}
+
 void krn_add_f32_ref(const float *a, const float *b, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];

@@ -292,6 +292,7 @@ extern "C" err_code krn_linear_groups(const bf16 *x, int64_t ldx, int32_t T, con
         if (w->n <= DOT_BF16_N_MAX && groups == 1) return launch_dot<KRN_W_BF16>(p, stream, e);
         return launch_skinny<KRN_W_BF16>(p, groups, stream, e);
     case KRN_W_F32: break;
+    case KRN_W_EXL3: return err_set(e, ERR_ARG, "linear: EXL3 weights are multiplied by krn_exl3_linear");
     }
     return groups == 1 ? launch_dot<KRN_W_F32>(p, stream, e) : launch_plain(p, groups, stream, e);
 }

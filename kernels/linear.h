@@ -5,6 +5,7 @@
  *           KRN_W_FP4   e2m1 codes [N, K/2], low nibble = even k, scales [N, K/32]        K % 32 == 0
  *           KRN_W_BF16  bf16 [N, K]
  *           KRN_W_F32   f32 [N, K] (the mHC projections)
+ *           KRN_W_EXL3  trellis tiles: arithmetic, order and bound of kernels/exl3.h
  * Inputs    for FP8 and FP4 quantised linears x is already act_qdq'd (kernels/act_qdq.h): value = code * scale, exact in
  *           bf16. wo_a feeds plain bf16 rows to an FP8 weight: also valid, the weight is decoded exactly
  * Order     FP8, FP4, blocked: per 32-wide K block b, ascending: 16 lanes, lane i = f32(x[i]*w[i]) + f32(x[i+16]*w[i+16])
@@ -67,20 +68,31 @@
 extern "C" {
 #endif
 
-typedef enum krn_wformat { KRN_W_FP8 = 0, KRN_W_FP4 = 1, KRN_W_BF16 = 2, KRN_W_F32 = 3 } krn_wformat;
+typedef enum krn_wformat { KRN_W_FP8 = 0, KRN_W_FP4 = 1, KRN_W_BF16 = 2, KRN_W_F32 = 3, KRN_W_EXL3 = 4 } krn_wformat;
 typedef enum krn_out { KRN_OUT_BF16 = 0, KRN_OUT_F32 = 1 } krn_out;
 
+/* What KRN_W_EXL3 has beside its tiles (kernels/exl3.h). Blocks are the 128 x 128 of the transforms. Tile (i, j) of the
+ * stored tensor, counted from the view's first block, lies at data + i * row_bytes + j / 8 * block_bytes + j % 8 * tile
+ * bytes: as in the file (block_bytes = 8 tiles), or with the tiles of a column of blocks together (row_bytes = 8 tiles). */
+typedef struct krn_exl3 {
+    int32_t bits, codebook;     /* 1 to 8; fmt_exl3_codebook */
+    int32_t k0, n0;             /* where the view begins inside its first block: 0 unless it is cut inside one */
+    int64_t block_bytes;
+    const uint16_t *suh, *svh;  /* fp16 bits, from the first block's first input, output, on */
+} krn_exl3;
+
 /* A view of a weight, or of a rank's slice of one: borrowed, never copied. Slices along N move the pointers by rows, slices
- * along K by whole 32-groups; the strides stay those of the whole. */
+ * along K by whole 32-groups (EXL3: both by any amount); the strides stay those of the whole. */
 typedef struct krn_weight {
     krn_wformat format;
     int32_t n, k;               /* rows (outputs), columns (inputs) of this view */
-    const void *data;           /* FP8/FP4: uint8_t codes; BF16: bf16; F32: float */
-    int64_t row_bytes;          /* from one row of data to the next */
+    const void *data;           /* FP8/FP4: uint8_t codes; BF16: bf16; F32: float; EXL3: uint16_t tiles */
+    int64_t row_bytes;          /* from one row of data to the next; EXL3: from one row of tiles to the next */
     const uint8_t *scale;       /* FP8: row n uses scale[(scale_row0 + n) / 32 * scale_row_bytes + k / 32]
                                  * FP4:            scale[n * scale_row_bytes + k / 32] */
     int64_t scale_row_bytes;
     int32_t scale_row0;         /* FP8: where row 0 stands among the 32 rows that share its scales; 0 but in slices */
+    krn_exl3 exl3;              /* EXL3 only */
 } krn_weight;
 
 /* The view of rows [n0, n0+n) and columns [k0, k0+k). FP8, FP4: k0 and k are multiples of 32. */
@@ -105,9 +117,10 @@ typedef struct krn_linear_job {
 void krn_linear_grouped_ref(const krn_linear_job *jobs, int32_t n_jobs, krn_acc acc, krn_out out);
 
 /* Decodes rows [n0, n0+n) of w to f32, out [n, k] dense. Exact, but a code times 2^126 or 2^127 may pass the f32 range and
- * is infinite then. */
+ * is infinite then. EXL3: the effective weight, its double rounded to f32; of any row its whole block is decoded. */
 void krn_weight_decode_f32(const krn_weight *w, int32_t n0, int32_t n, float *out);
-/* The same to bf16; returns the number of elements that bf16 cannot hold exactly (0 for every official weight). */
+/* The same to bf16; returns the number of elements that bf16 cannot hold exactly: 0 for every official weight, nearly
+ * all for EXL3. */
 int64_t krn_weight_decode_bf16(const krn_weight *w, int32_t n0, int32_t n, bf16 *out);
 
 /* krn_linear_bound - where the sums of this contract may lie in any order of f32 sums (kernels/bound.h), before R2. One
@@ -117,8 +130,12 @@ typedef struct krn_linear_bound_job {
     const bf16 *x;       /* [K] */
     const uint8_t *need; /* [N] outputs that are wanted, the others' y is left alone; NULL: all */
     krn_span *y;         /* [N] */
+    float *size;         /* [N]; krn_linear_size writes it, and not y */
 } krn_linear_bound_job;
 void krn_linear_bound(const krn_linear_bound_job *jobs, int32_t n_jobs, krn_rule rule);
+/* The sums of sizes alone, sum |x * w| in f32: several times faster. Off by less than (K / 16 + 10) * 2^-24 of it, unless
+ * it passes the f32 range or is so small that products vanish. Not for EXL3, whose transforms are part of its bound. */
+void krn_linear_size(const krn_linear_bound_job *jobs, int32_t n_jobs);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 #include "kernels/linear.h"
 
+#include "kernels/exl3_loops.h"
 #include "kernels/simd_loops.h"
 
 /* Below this many multiply-adds, waking threads costs more than it saves. */
@@ -34,6 +35,16 @@ krn_weight krn_weight_slice(const krn_weight *w, int32_t n0, int32_t n, int32_t 
         break;
     case KRN_W_BF16: s.data = row + (int64_t)k0 * 2; break;
     case KRN_W_F32: s.data = row + (int64_t)k0 * 4; break;
+    case KRN_W_EXL3: {
+        const int32_t in = w->exl3.k0 + k0, out = w->exl3.n0 + n0, block = FMT_EXL3_BLOCK;
+        s.data = (const uint8_t *)w->data + in / block * (block / FMT_EXL3_TILE) * w->row_bytes +
+                 out / block * w->exl3.block_bytes;
+        s.exl3.suh = w->exl3.suh + in / block * block;
+        s.exl3.svh = w->exl3.svh + out / block * block;
+        s.exl3.k0 = in % block;
+        s.exl3.n0 = out % block;
+        break;
+    }
     }
     if (w->format == KRN_W_FP8 || w->format == KRN_W_FP4) s.scale = krn_weight_scale_row(w, n0) + k0 / 32;
     return s;
@@ -62,6 +73,10 @@ static int32_t run_length(const krn_linear_job *jobs, int32_t n_jobs)
 void krn_linear_grouped_ref(const krn_linear_job *jobs, int32_t n_jobs, krn_acc acc, krn_out out)
 {
     if (n_jobs <= 0) return;
+    if (jobs[0].w->format == KRN_W_EXL3) {
+        krn_exl3_grouped_ref(jobs, n_jobs, acc, out);
+        return;
+    }
     const krn_loops *loops = loops_get();
     krn_tile_fn *tile = acc == KRN_ACC_F64 ? loops->tile_f64 : loops->tile_blocked;
     const int32_t n = jobs[0].w->n, tiles = (n - 1) / KRN_TILE_N + 1;
@@ -94,6 +109,10 @@ void krn_linear_ref(const bf16 *x, int64_t ldx, int32_t T, const krn_weight *w, 
 
 void krn_weight_decode_f32(const krn_weight *w, int32_t n0, int32_t n, float *out)
 {
+    if (w->format == KRN_W_EXL3) {
+        krn_exl3_weight_f32(w, n0, n, out);
+        return;
+    }
     const krn_loops *loops = loops_get();
 #pragma omp parallel for schedule(static) if ((int64_t)n * w->k >= PARALLEL_MACS)
     for (int32_t r = 0; r < n; r++) loops->decode_row(w, n0 + r, out + (int64_t)r * w->k);
@@ -102,6 +121,7 @@ void krn_weight_decode_f32(const krn_weight *w, int32_t n0, int32_t n, float *ou
 int64_t krn_weight_decode_bf16(const krn_weight *w, int32_t n0, int32_t n, bf16 *out)
 {
     enum { PIECE = 1024 }; /* columns at a time, through the stack; whole scale groups */
+    if (w->format == KRN_W_EXL3) return krn_exl3_weight_bf16(w, n0, n, out);
     const krn_loops *loops = loops_get();
     const bool scaled = w->format == KRN_W_FP8 || w->format == KRN_W_FP4;
     int64_t inexact = 0;

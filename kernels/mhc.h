@@ -39,7 +39,8 @@ enum { KRN_MHC_COPIES_MAX = 8 }; /* CUDA: a kernel is made for each hc */
  * Match     CUDA: bit-equal to blocked, but for what rmsnorm.h says of R1, and for an exp in double that the two libraries
  *           round to different f32 (both within an ulp of double: about one exp in 2^28)
  * Bound     dz = |m * scale| * 5.5u + u * |z|.  pre, post relative: dz + 5u.
- *           comb relative: 4 * (largest dz of the matrix) + 2 * iters * (hc + 3) * u (a pass never amplifies) */
+ *           comb, its logarithm: 2 * hc * (largest dz of the matrix); then 2 * iters * (hc + 3) * u relative, as a pass
+ *           never amplifies its roundings. krn_mhc_mixes_bound says more of it */
 void krn_mhc_mixes_ref(const bf16 *x, const float *dots, const float *base, const float *scale, int32_t rows, int32_t hc,
                        int32_t dim, float norm_eps, float hc_eps, int32_t iters, float *pre, float *post, float *comb,
                        krn_acc acc);
@@ -74,7 +75,17 @@ MUST_USE err_code krn_mhc_expand(const bf16 *y, const bf16 *x, const float *post
                                  int32_t rows, int32_t hc, int32_t dim, krn_stream stream, err *e);
 
 /* krn_mhc_mixes_bound - one row's mixes from bounded dots. Wider than Bound: the sum of squares may be f32 in any order, as
- * in krn_rmsnorm_bound. Shapes as krn_mhc_mixes_ref's, of one row; hc <= KRN_MHC_COPIES_MAX.
+ * in krn_rmsnorm_bound. Shapes as krn_mhc_mixes_ref's, of one row; hc <= KRN_MHC_COPIES_MAX. pre, post
+ * or comb NULL: not wanted.
+ *
+ * comb: the errors of z are its dot's (half the span) and its own roundings, which have nothing to do with each other, and
+ * that of r, which all z share. The derivatives of log comb by every z, of the very iterations, give the root of the sum of
+ * squares of the former (worst case: their sum), and the sum of the latter with its signs. 16 * dz of that (dz the largest
+ * error) is added, as the derivatives change on the way. Where dz is over 1/16 it is 2 * hc * dz: balancing takes from the
+ * logarithm a projection, in the weights of comb, on sums of a number for each row and one for each column; that is a mean
+ * of what spanning trees of the graph rows - columns give, and those leave alternating sums around cycles of at most 2 * hc
+ * edges.
+ *
  * krn_mhc_collapse_bound, krn_mhc_expand_bound - one element before bf16: Bound. All arrays are one row's. */
 void krn_mhc_mixes_bound(const bf16 *x, const krn_span *dots, const float *base, const float *scale, int32_t hc,
                          int32_t dim, float norm_eps, float hc_eps, int32_t iters, krn_rule rule, krn_span *pre,

@@ -1,6 +1,7 @@
 #include "kernels/row_loops.h"
 
 #include "kernels/attention.h"
+#include "kernels/mhc.h"
 #include "kernels/simd.h"
 
 /* ---- lanes16 over two rows of bf16 ---- */
@@ -43,15 +44,42 @@ typedef struct head_state {
     float acc[KRN_ATTENTION_HEAD_DIM_MAX]; /* first head_dim used */
 } head_state;
 
+enum { SIDE_BY_SIDE = 4 }; /* keys, or 16 columns of them, summed at once: one sum alone would wait for itself */
+
+/* q . key for keys [first, first + count), in double: dot_f64 of each. */
+static void scores_f64(const bf16 *q, const krn_keys *k, int32_t first, int32_t count, float *p)
+{
+    for (int32_t j = 0; j < count; j += SIDE_BY_SIDE) {
+        const int32_t n = count - j < SIDE_BY_SIDE ? count - j : SIDE_BY_SIDE;
+        const bf16 *key[SIDE_BY_SIDE];
+        f64x16 sum[SIDE_BY_SIDE];
+        SIMD_UNROLL
+        for (int i = 0; i < SIDE_BY_SIDE; i++) {
+            key[i] = key_at(k, first + j + (i < n ? i : 0)); /* past the last one: computed, not used */
+            sum[i] = f64x16_splat(0.0);
+        }
+        for (int64_t d = 0; d < k->head_dim; d += KRN_LANES) {
+            const f64x16 qd = f64x16_from_f32(load_16(q, d, k->head_dim));
+            SIMD_UNROLL
+            for (int i = 0; i < SIDE_BY_SIDE; i++)
+                sum[i] = f64x16_add_product(sum[i], qd, f64x16_from_f32(load_16(key[i], d, k->head_dim)));
+        }
+        SIMD_UNROLL
+        for (int i = 0; i < SIDE_BY_SIDE; i++)
+            if (i < n) p[j + i] = (float)f64x16_sum(sum[i]);
+    }
+}
+
 /* R1, R2 for keys [first, first + count): p, the correction c; m moves on. */
 static float probabilities(head_state *st, const bf16 *q, const krn_keys *k, int32_t first, int32_t count, float scale,
                            krn_acc acc, float *p)
 {
     float m = st->m;
+    if (acc == KRN_ACC_F64) scores_f64(q, k, first, count, p);
+    else
+        for (int32_t j = 0; j < count; j++) p[j] = dot_f32(q, key_at(k, first + j), k->head_dim);
     for (int32_t j = 0; j < count; j++) {
-        const bf16 *key = key_at(k, first + j);
-        float dot = acc == KRN_ACC_F64 ? (float)dot_f64(q, key, k->head_dim) : dot_f32(q, key, k->head_dim);
-        p[j] = dot * scale;                                                                          /* R1 */
+        p[j] *= scale;                                                                               /* R1 */
         if (p[j] > m) m = p[j];
     }
     float c = krn_f32_exp(st->m - m);                                                                /* R2 */
@@ -74,6 +102,33 @@ static void accumulate_f32(head_state *st, const krn_keys *k, int32_t first, int
     }
 }
 
+/* R4 for `blocks` times 16 columns from d on. */
+SIMD_INLINE void weigh_f64(head_state *st, const krn_keys *k, int32_t first, int32_t count, float c, const double *pb,
+                           int32_t d, int blocks)
+{
+    f64x16 sum[SIDE_BY_SIDE];
+    SIMD_UNROLL
+    for (int b = 0; b < blocks; b++) sum[b] = f64x16_splat(0.0);
+    for (int32_t j = 0; j < count; j++) {
+        const bf16 *value = key_at(k, first + j);
+        const f64x16 weight = f64x16_splat(pb[j]);
+        SIMD_UNROLL
+        for (int b = 0; b < blocks; b++)
+            sum[b] = f64x16_add_product(sum[b], weight,
+                                        f64x16_from_f32(load_16(value, d + b * KRN_LANES, k->head_dim))); /* exact */
+    }
+    SIMD_UNROLL
+    for (int b = 0; b < blocks; b++) {
+        double sums[KRN_LANES];
+        float *acc = st->acc + d + b * KRN_LANES;
+        f64x16_store(sums, sum[b]);
+        for (int32_t i = 0; i < KRN_LANES && d + b * KRN_LANES + i < k->head_dim; i++) {
+            float scaled = acc[i] * c;
+            acc[i] = (float)(scaled + sums[i]);                                                      /* R4 */
+        }
+    }
+}
+
 /* R3, R4 with the sums in double. */
 static void accumulate_f64(head_state *st, const krn_keys *k, int32_t first, int32_t count, float c, const float *p)
 {
@@ -81,18 +136,10 @@ static void accumulate_f64(head_state *st, const krn_keys *k, int32_t first, int
     for (int32_t j = 0; j < count; j++) sum += p[j];
     for (int32_t j = 0; j < count; j++) pb[j] = (double)bf16_round(p[j]);
     st->l = (float)((double)st->l * c + sum);                                                        /* R3 */
-    for (int32_t d = 0; d < k->head_dim; d += KRN_LANES) {
-        f64x16 block = f64x16_splat(0.0);
-        for (int32_t j = 0; j < count; j++)
-            block = f64x16_add_product(block, f64x16_splat(pb[j]),
-                                       f64x16_from_f32(load_16(key_at(k, first + j), d, k->head_dim))); /* exact */
-        double sums[KRN_LANES];
-        f64x16_store(sums, block);
-        for (int32_t i = 0; i < KRN_LANES && d + i < k->head_dim; i++) {
-            float scaled = st->acc[d + i] * c;
-            st->acc[d + i] = (float)(scaled + sums[i]);                                              /* R4 */
-        }
-    }
+    int32_t d = 0;
+    for (; d + SIDE_BY_SIDE * KRN_LANES <= k->head_dim; d += SIDE_BY_SIDE * KRN_LANES)
+        weigh_f64(st, k, first, count, c, pb, d, SIDE_BY_SIDE);
+    for (; d < k->head_dim; d += KRN_LANES) weigh_f64(st, k, first, count, c, pb, d, 1);
 }
 
 static void attend(const bf16 *q, const krn_keys *k, float sink, float scale, krn_acc acc, bf16 *o)
@@ -173,6 +220,55 @@ static void expand(const bf16 *y, const bf16 *x, float post, const float *comb_k
     }
 }
 
+/* hc numbers of c, `stride` apart, by their sum, to which eps is added; the first softmax adds its eps to the quotients.
+ * Products and sums are rounded one by one, so that all instruction sets agree. */
+SIMD_INLINE void balance_line(double *c, int32_t hc, int32_t stride, double eps, bool softmax, double *d)
+{
+    const int32_t pitch = KRN_BALANCE_PITCH(hc), step = stride * pitch;
+    double sum = softmax ? 0 : eps, share[KRN_MHC_COPIES_MAX], factor[KRN_MHC_COPIES_MAX];
+    for (int32_t k = 0; k < hc; k++) sum += c[k * stride];
+    for (int32_t k = 0; k < hc; k++) {
+        double *ck = c + k * stride;
+        share[k] = -*ck / sum;
+        *ck /= sum;
+        factor[k] = 1;
+        if (!softmax) continue;
+        factor[k] = *ck / (*ck + eps);
+        *ck += eps;
+    }
+    for (int32_t i = 0; i < pitch; i += KRN_LANES) {
+        f64x16 back = f64x16_splat(0.0); /* what the sum's logarithm moves by, negative */
+        for (int32_t k = 0; k < hc; k++)
+            back = f64x16_add(back, f64x16_mul(f64x16_splat(share[k]), f64x16_load(d + k * step + i)));
+        for (int32_t k = 0; k < hc; k++) {
+            const f64x16 moved = f64x16_add(f64x16_load(d + k * step + i), back);
+            f64x16_store(d + k * step + i, softmax ? f64x16_mul(moved, f64x16_splat(factor[k])) : moved);
+        }
+    }
+}
+
+SIMD_INLINE void balance_of(double *c, int32_t hc, double eps, int32_t iters, double *d)
+{
+    const int32_t pitch = KRN_BALANCE_PITCH(hc);
+    for (int32_t i = 0; i < hc * hc; i++)
+        for (int32_t k = 0; k < pitch; k++) d[i * pitch + k] = i == k;
+    for (int32_t pass = 0; pass < 2 * iters; pass++) { /* rows, columns, rows, ... */
+        const int32_t along = pass % 2 ? hc : 1, across = pass % 2 ? 1 : hc;
+        for (int32_t j = 0; j < hc; j++) {
+            double *cj = c + j * across, *dj = d + j * across * pitch;
+            if (pass == 0) balance_line(cj, hc, along, eps, true, dj);
+            else balance_line(cj, hc, along, eps, false, dj);
+        }
+    }
+}
+
+/* The official number of copies has its own loop. */
+static void balance(double *c, int32_t hc, double eps, int32_t iters, double *d)
+{
+    if (hc == 4) balance_of(c, 4, eps, iters, d);
+    else balance_of(c, hc, eps, iters, d);
+}
+
 /* ---- QDQ ---- */
 
 /* e4m3_from_f32 and back, without a table and without a branch. v NaN gives NaN. */
@@ -203,9 +299,9 @@ static void qdq(const bf16 *x, bf16 *y, int32_t cols)
 }
 
 #if defined(KRN_SIMD_AVX512)
-const krn_row_loops KRN_ROWS_AVX512 = { attend, inv_rms, scale, collapse, expand, qdq };
+const krn_row_loops KRN_ROWS_AVX512 = { attend, inv_rms, scale, collapse, expand, balance, qdq };
 #elif defined(KRN_SIMD_AVX2)
-const krn_row_loops KRN_ROWS_AVX2 = { attend, inv_rms, scale, collapse, expand, qdq };
+const krn_row_loops KRN_ROWS_AVX2 = { attend, inv_rms, scale, collapse, expand, balance, qdq };
 #else
-const krn_row_loops KRN_ROWS_SCALAR = { attend, inv_rms, scale, collapse, expand, qdq };
+const krn_row_loops KRN_ROWS_SCALAR = { attend, inv_rms, scale, collapse, expand, balance, qdq };
 #endif

@@ -12,6 +12,8 @@ typedef struct krn_keys {
     int32_t n_ring, n, head_dim;
 } krn_keys;
 
+#define KRN_BALANCE_PITCH(hc) (((hc) * (hc) + KRN_LANES - 1) / KRN_LANES * KRN_LANES)
+
 typedef struct krn_row_loops {
     /* One head of one row: kernels/attention.h. head_dim <= KRN_ATTENTION_HEAD_DIM_MAX. */
     void (*attend)(const bf16 *q, const krn_keys *k, float sink, float scale, krn_acc acc, bf16 *o);
@@ -22,6 +24,10 @@ typedef struct krn_row_loops {
     void (*collapse)(const bf16 *x, const float *pre, bf16 *y, int32_t hc, int32_t dim, krn_acc acc);
     void (*expand)(const bf16 *y, const bf16 *x, float post, const float *comb_k, bf16 *out, int32_t hc, int32_t dim,
                    krn_acc acc);
+    /* R4, R5 of kernels/mhc.h in double: c [hc, hc] is e^(z - max of its row) before, the comb after. d [hc * hc,
+     * KRN_BALANCE_PITCH(hc)]: the derivative of the logarithm of each of it by each of the hc * hc z, of these very
+     * iterations; the rest of a row is 0. hc <= KRN_MHC_COPIES_MAX. */
+    void (*balance)(double *c, int32_t hc, double eps, int32_t iters, double *d);
     void (*qdq)(const bf16 *x, bf16 *y, int32_t cols); /* kernels/act_qdq.h; cols % 32 == 0, y may be x */
 } krn_row_loops;
 

@@ -37,6 +37,7 @@ SIMD_INLINE f32x16 f32x16_splat(float v) { return _mm512_set1_ps(v); }
 SIMD_INLINE f32x16 f32x16_load(const void *p) { return _mm512_loadu_ps(p); }
 SIMD_INLINE void f32x16_store(float *p, f32x16 a) { _mm512_storeu_ps(p, a); }
 SIMD_INLINE f32x16 f32x16_add(f32x16 a, f32x16 b) { return _mm512_add_ps(a, b); }
+SIMD_INLINE f32x16 f32x16_abs(f32x16 a) { return _mm512_abs_ps(a); }
 SIMD_INLINE f32x16 f32x16_mul(f32x16 a, f32x16 b) { return _mm512_mul_ps(a, b); }
 SIMD_INLINE float f32x16_sum(f32x16 a)
 {
@@ -161,6 +162,11 @@ SIMD_INLINE void f32x16_store(float *p, f32x16 a)
 {
     _mm256_storeu_ps(p, a.lo);
     _mm256_storeu_ps(p + 8, a.hi);
+}
+SIMD_INLINE f32x16 f32x16_abs(f32x16 a)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return (f32x16){ _mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi) };
 }
 SIMD_INLINE f32x16 f32x16_add(f32x16 a, f32x16 b)
 {
@@ -322,6 +328,7 @@ SIMD_INLINE f32x16 f32x16_load(const void *p)
 SIMD_INLINE void f32x16_store(float *p, f32x16 a) { memcpy(p, a.v, sizeof a.v); }
 SIMD_INLINE f32x16 f32x16_add(f32x16 a, f32x16 b) { SIMD_LANES(f32x16, r.v[i] = a.v[i] + b.v[i]); }
 SIMD_INLINE f32x16 f32x16_mul(f32x16 a, f32x16 b) { SIMD_LANES(f32x16, r.v[i] = a.v[i] * b.v[i]); }
+SIMD_INLINE f32x16 f32x16_abs(f32x16 a) { SIMD_LANES(f32x16, r.v[i] = fabsf(a.v[i])); }
 SIMD_INLINE float f32x16_sum(f32x16 a)
 {
     for (int half = 8; half > 0; half /= 2)

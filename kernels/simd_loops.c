@@ -368,6 +368,7 @@ static void tile_blocked(const krn_weight *w, int32_t n0, int32_t n, const krn_l
     case KRN_W_FP4: tile_blocks(KRN_W_FP4, w, n0, n, rows, n_rows, out); break;
     case KRN_W_BF16: tile_lanes(w, n0, n, rows, n_rows, out); break;
     case KRN_W_F32: tile_wide(KRN_W_F32, w, n0, n, rows, n_rows, out); break;
+    case KRN_W_EXL3: break; /* kernels/exl3_ref.c */
     }
 }
 static void tile_f64(const krn_weight *w, int32_t n0, int32_t n, const krn_linear_job *rows, int32_t n_rows,
@@ -378,6 +379,7 @@ static void tile_f64(const krn_weight *w, int32_t n0, int32_t n, const krn_linea
     case KRN_W_FP4: tile_wide(KRN_W_FP4, w, n0, n, rows, n_rows, out); break;
     case KRN_W_BF16: tile_wide(KRN_W_BF16, w, n0, n, rows, n_rows, out); break;
     case KRN_W_F32: tile_wide(KRN_W_F32, w, n0, n, rows, n_rows, out); break;
+    case KRN_W_EXL3: break; /* kernels/exl3_ref.c */
     }
 }
 

@@ -114,6 +114,7 @@ err_code rpl_accept_tape(const fmt_tape *t, const eng_weights *w, const rpl_acce
     if (cap_redact_key_of(t))
         return err_set(e, ERR_INPUT, "%s: redacted (key %s): its tokens are not the model's, nothing to draft",
                        fmt_tape_path(t), cap_redact_key_of(t));
+    out->synthetic = cap_rounds_synthetic(t);
     TRY(cap_rounds_open_chosen(t, eng_weights_config(w), &rounds, e));
     err_code rc = rpl_accept_blocks(t, rounds, o, out, &all_taps, &all_main_x, e);
     cap_rounds_close(rounds);

@@ -11,7 +11,8 @@
  * A block is determined when all its n_out tokens are known, which does not depend on what an arm drafts. Of determined
  * blocks an arm's accepted length is the number of leading drafts that are the target's tokens; the anchor, and the token
  * that the target adds, are not counted. With a greedy target that is what it would have taken. With one that samples at
- * temperature 1 the tokens are a sample: a match then estimates p_target(draft), without bias.
+ * temperature 1 the tokens are a sample: a match then estimates p_target(draft), without bias. Synthetic traffic had no
+ * target: which drafts it "took" was drawn by lot, so that they are the recorded arm's own, and favour it.
  *
  * Where inserts hold "target.logits" [P, vocab] F32, the target's logits after each inserted row, the estimate at
  * temperature 1 is made of the probabilities themselves: the sum over positions of p_target(draft), up to the first draft
@@ -66,6 +67,7 @@ typedef struct rpl_acceptance {
     int64_t n_mine, n_determined;
     int32_t n_rounds, n_rounds_wanted, n_rounds_all; /* that every run ran; that they were to; of all parts */
     bool interrupted;
+    bool synthetic;           /* no target took the rows: `accepted` says how like the recorded drafts an arm's are */
     int64_t n_short;          /* blocks of which fewer drafts were taken than were the target's tokens */
     int64_t n_target_logits;  /* rows of inserts with the target's logits */
     rpl_replay_report restored; /* of the last run */

@@ -69,6 +69,10 @@ void rpl_accept_print(const rpl_accept_report *r)
     printf("w: windows, A captured main_x, B main_x from the taps; exact: blocks with the recorded drafts; accepted:\n"
            "leading drafts a block that are the target's tokens; control: %s, paired\n",
            run_name(&a->run[1 + 2 * a->control], name));
+    if (a->synthetic)
+        printf("synthetic traffic: no target chose these tokens, and those taken are the recorded drafts, which favours\n"
+               "whatever drafts like them. `accepted` is no quality here: read `exact`, and `against control` between\n"
+               "arms of which none was recorded\n");
     if (a->n_determined == 0)
         printf("accepted: no block tells the target's tokens: no slot's next draft follows one insert of the rows taken\n");
     if (a->n_short)
@@ -105,7 +109,7 @@ static json_t *accepted_at_json(const rpl_acceptance *a, const rpl_accept_run *r
         if (a->block[k].n_out > most) most = a->block[k].n_out;
         for (int32_t i = rpl_accept_leading(&a->block[k], r->drafts + k * ENG_BLOCK_MAX); i > 0; i--) n[i - 1]++;
     }
-    for (int32_t i = 0; i < most; i++) json_array_append_new(list, json_integer(n[i]));
+    for (int32_t i = 0; i < most; i++) fmt_json_add(&list, json_integer(n[i]));
     return list;
 }
 
@@ -121,12 +125,12 @@ static json_t *blocks_json(const rpl_acceptance *a)
         for (int32_t i = 0; i < a->n_runs; i++) {
             const rpl_accept_run *r = &a->run[i];
             bool reached = counts(a, r, k);
-            json_array_append_new(accepted, reached ? json_integer(rpl_accept_leading(b, r->drafts + k * ENG_BLOCK_MAX))
-                                                    : json_null());
-            json_array_append_new(p, reached && !isnan(r->p[k]) ? json_real(r->p[k]) : json_null());
+            int32_t leading = rpl_accept_leading(b, r->drafts + k * ENG_BLOCK_MAX);
+            fmt_json_add(&accepted, reached ? json_integer(leading) : json_null());
+            fmt_json_add(&p, reached && !isnan(r->p[k]) ? json_real(r->p[k]) : json_null());
         }
-        json_array_append_new(list, json_pack("{s:i, s:i, s:o, s:o}", "round", (int)b->round, "slot", (int)b->slot,
-                                              "accepted", accepted, "p_target", p));
+        fmt_json_add(&list, json_pack("{s:i, s:i, s:o, s:o}", "round", (int)b->round, "slot", (int)b->slot, "accepted",
+                                      accepted, "p_target", p));
     }
     return list;
 }
@@ -137,18 +141,18 @@ static json_t *run_json(const rpl_acceptance *a, const rpl_accept_run *r)
     json_t *o = json_pack("{s:s, s:s, s:s?}", "arm", arm_name(r), "run", run_name(r, name), "windows",
                           r->windows ? windows : NULL);
     if (r->missing[0]) {
-        json_object_set_new(o, "missing", json_string(r->missing));
+        fmt_json_put(&o, "missing", json_string(r->missing));
         return o;
     }
-    json_object_set_new(o, "blocks", json_integer(r->n_blocks));
-    json_object_set_new(o, "blocks_exact", json_integer(r->n_exact));
-    json_object_set_new(o, "tokens", json_integer(r->n_tokens));
-    json_object_set_new(o, "tokens_equal", json_integer(r->n_tokens_equal));
-    json_object_set_new(o, "accepted", rpl_mean_json(&r->accepted));
-    json_object_set_new(o, "accepted_at", accepted_at_json(a, r));
-    json_object_set_new(o, "versus_control", rpl_mean_json(&r->versus));
-    json_object_set_new(o, "p_target", rpl_mean_json(&r->p_target));
-    json_object_set_new(o, "p_target_versus_control", rpl_mean_json(&r->p_versus));
+    fmt_json_put(&o, "blocks", json_integer(r->n_blocks));
+    fmt_json_put(&o, "blocks_exact", json_integer(r->n_exact));
+    fmt_json_put(&o, "tokens", json_integer(r->n_tokens));
+    fmt_json_put(&o, "tokens_equal", json_integer(r->n_tokens_equal));
+    fmt_json_put(&o, "accepted", rpl_mean_json(&r->accepted));
+    fmt_json_put(&o, "accepted_at", accepted_at_json(a, r));
+    fmt_json_put(&o, "versus_control", rpl_mean_json(&r->versus));
+    fmt_json_put(&o, "p_target", rpl_mean_json(&r->p_target));
+    fmt_json_put(&o, "p_target_versus_control", rpl_mean_json(&r->p_versus));
     return o;
 }
 
@@ -156,17 +160,13 @@ json_t *rpl_accept_json(const rpl_accept_report *r)
 {
     const rpl_acceptance *a = r->a;
     json_t *runs = json_array();
-    for (int32_t i = 0; i < a->n_runs; i++) json_array_append_new(runs, run_json(a, &a->run[i]));
-    json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:i, s:o}", "schema", 1, "verdict",
-                          rpl_accept_verdict(r), "tape", r->tape, "model",
-                          r->model, "blocks", (json_int_t)a->n_mine, "determined", (json_int_t)a->n_determined, "short",
-                          (json_int_t)a->n_short, "target_logits", (json_int_t)a->n_target_logits, "control",
+    for (int32_t i = 0; i < a->n_runs; i++) fmt_json_add(&runs, run_json(a, &a->run[i]));
+    json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:i, s:o, s:s, s:s, s:o}", "schema", 1,
+                          "verdict", rpl_accept_verdict(r), "tape", r->tape, "model", r->model, "blocks",
+                          (json_int_t)a->n_mine, "determined", (json_int_t)a->n_determined, "short", (json_int_t)a->n_short,
+                          "target_logits", (json_int_t)a->n_target_logits, "control",
                           arm_name(&a->run[1 + 2 * a->control]), "rounds_left_out", (int)a->restored.rounds_left_out,
-                          "runs", runs);
-    if (o && (json_object_set_new(o, "type", json_string("acceptance")) != 0 ||
-              json_object_set_new(o, "block_list", blocks_json(a)) != 0)) {
-        json_decref(o);
-        return NULL;
-    }
+                          "runs", runs, "traffic", a->synthetic ? "synthetic" : "unmarked", "type", "acceptance",
+                          "block_list", blocks_json(a));
     return rpl_coverage_json(&r->coverage, o);
 }

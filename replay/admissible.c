@@ -208,11 +208,13 @@ static void judge_tokens(const basis *b, rpl_verdict *out, uint8_t *classes)
     }
 }
 
-static void judge_differing(const basis *b, const uint8_t *need, rpl_verdict *out, uint8_t *classes)
+/* Elements with need set; n_flips more differ and are flips. */
+static void judge_differing(const basis *b, const uint8_t *need, int64_t n_flips, rpl_verdict *out, uint8_t *classes)
 {
     const rpl_forced_value *v = b->v;
     rpl_group_scale s = { 0 };
-    int64_t group = -1, n_judged = 0; /* group: the one that s is of */
+    int64_t group = -1, n_judged = n_flips; /* group: the one that s is of */
+    out->n_flip += n_flips;
     if (classes) memset(classes, RPL_EQUAL, (size_t)out->n);
     for (const uint8_t *at = need; (at = memchr(at, 1, (size_t)(need + out->n - at))) != NULL; at++, n_judged++) {
         const int64_t i = at - need;
@@ -226,8 +228,10 @@ static void judge_differing(const basis *b, const uint8_t *need, rpl_verdict *ou
     out->n_equal += out->n - n_judged;
 }
 
-/* What v is judged by, and in j->need the elements that have to be. */
-static err_code basis_of(rpl_judge *j, const rpl_forced_value *v, bool all, basis *out, int64_t *n_marked, err *e)
+/* What v is judged by, and in j->need the elements that have to be. *n_marked: how many were, before those that are flips
+ * beyond doubt were taken out; n_flips NULL: none is. */
+static err_code basis_of(rpl_judge *j, const rpl_forced_value *v, bool all, basis *out, int64_t *n_marked, int64_t *n_flips,
+                         err *e)
 {
     const int64_t n = fmt_tensor_elems(&v->recorded);
     void *array = j->need;
@@ -238,23 +242,24 @@ static err_code basis_of(rpl_judge *j, const rpl_forced_value *v, bool all, basi
     if (is_tokens(v)) out->biased = kept_for(j, v);
     TRY(rpl_chain_start(j->chain, v, &out->sight, e));
     if (*n_marked == 0 || out->biased || out->sight == RPL_SIGHT_KNOWN || out->sight == RPL_SIGHT_NONE) return ERR_OK;
+    if (n_flips) TRY(rpl_chain_screen(j->chain, j->need, n_flips, e));
     return rpl_chain_spans(j->chain, j->need, kept_for(j, v), &out->span, e);
 }
 
 err_code rpl_judge_value(rpl_judge *j, const rpl_forced_value *v, rpl_verdict *out, uint8_t *classes, err *e)
 {
     basis b;
-    int64_t n_marked;
+    int64_t n_marked, n_flips = 0;
     *out = (rpl_verdict){ .n = fmt_tensor_elems(&v->recorded), .first = -1, .worst = -1 };
     TRY(keep(j, v, e));
-    TRY(basis_of(j, v, false, &b, &n_marked, e));
+    TRY(basis_of(j, v, false, &b, &n_marked, classes ? NULL : &n_flips, e));
     if (b.biased) {
         judge_tokens(&b, out, classes);
     } else if (n_marked == 0) {
         out->n_equal = out->n;
         if (classes) memset(classes, RPL_EQUAL, (size_t)out->n);
     } else {
-        judge_differing(&b, j->need, out, classes);
+        judge_differing(&b, j->need, n_flips, out, classes);
     }
     return ERR_OK;
 }
@@ -292,7 +297,7 @@ err_code rpl_judge_sharpness(rpl_judge *j, const rpl_forced_value *v, int ulps, 
     int64_t n_marked;
     rpl_group_scale s = { 0 };
     *admitted = *tried = 0;
-    TRY(basis_of(j, v, true, &b, &n_marked, e));
+    TRY(basis_of(j, v, true, &b, &n_marked, NULL, e));
     if (b.sight == RPL_SIGHT_NONE) return ERR_OK;
     for (int64_t i = 0; i < n_marked; i++) {
         if (b.sight == RPL_SIGHT_CODES && i % GROUP == 0) s = rpl_group_scale_of(element_at(&v->recorded, i), b.span + i);

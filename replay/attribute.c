@@ -287,10 +287,7 @@ static err_code run_control(job *j, const int8_t *side, err *e)
         int32_t n = 0;
         for (int32_t i = 0; i < a->n_units; i++) {
             const rpl_unit *u = rpl_mix_unit(a->mix, i);
-            bool has = rpl_set_has(j->o->only[k].set, u->name);
-            for (int32_t v = 0; v < u->group->n_out && !has; v++)
-                has = rpl_set_has(j->o->only[k].set, rpl_mix_program(a->mix, u->step)->value[u->group->out[v]].name);
-            if (!has) continue;
+            if (!rpl_set_has_group(j->o->only[k].set, rpl_mix_program(a->mix, u->step), u->group)) continue;
             j->maker[i] = side[k];
             j->trial[i] = true;
             n++;

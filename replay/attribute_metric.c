@@ -243,6 +243,18 @@ static err_code read_tape(rpl_meter *k, const fmt_tape *t, const bool *wanted, e
     return ERR_OK;
 }
 
+/* A value that a hidden op of that name shows in; NULL: there is no such op. */
+static const char *value_after(const rpl_meter *k, const char *op)
+{
+    for (int32_t i = 0; i < rpl_mix_units(k->m); i++) {
+        const rpl_unit *u = rpl_mix_unit(k->m, i);
+        const eng_program *p = rpl_mix_program(k->m, u->step);
+        for (int32_t n = 0; n < u->group->n_ops; n++)
+            if (strcmp(p->op[u->group->op[n]].name, op) == 0) return p->value[u->group->out[0]].name;
+    }
+    return NULL;
+}
+
 static err_code check_value(const rpl_meter *k, err *e)
 {
     for (int step = 0; step < 2 && k->metric.kind == RPL_METRIC_EXCESS; step++) {
@@ -252,6 +264,10 @@ static err_code check_value(const rpl_meter *k, err *e)
         if (p->value[v].dtype == FMT_DTYPE_BF16 || p->value[v].dtype == FMT_DTYPE_F32) return ERR_OK;
     }
     if (k->metric.kind != RPL_METRIC_EXCESS) return ERR_OK;
+    const char *after = value_after(k, k->metric.value);
+    if (after && strcmp(after, k->metric.value) != 0)
+        return err_set(e, ERR_ARG, "--metric excess:%s: found an op, wanted a value: it shows in %s", k->metric.value,
+                       after);
     return err_set(e, ERR_ARG, "--metric excess:%s: found no such floating-point value, wanted one of sparktape plan, as "
                    "in excess:s0.attn_out", k->metric.value);
 }

@@ -1,5 +1,6 @@
 /* An attribution as text and as JSON. */
 #include "replay/attribute.h"
+#include "replay/source.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -142,7 +143,7 @@ static json_t *set_json(const rpl_attribution *a, const rpl_found *f)
     if (!f->searched) return json_null();
     json_t *ops = json_array();
     for (int32_t i = 0; i < a->n_units; i++)
-        if (f->unit[i]) json_array_append_new(ops, json_string(rpl_mix_unit(a->mix, i)->name));
+        if (f->unit[i]) fmt_json_add(&ops, json_string(rpl_mix_unit(a->mix, i)->name));
     return json_pack("{s:o, s:b, s:o}", "ops", ops, "minimal", f->minimal, "figure", fmt_json_real(f->figure));
 }
 
@@ -151,8 +152,8 @@ static json_t *tries_json(const rpl_attribution *a)
     json_t *tries = json_array();
     for (size_t i = 0; i < a->n_tries; i++) {
         const rpl_try *t = &a->tried[i];
-        json_array_append_new(tries, json_pack("{s:s, s:s, s:i, s:o, s:b}", "kind", KINDS[t->kind], "ops", t->text, "n_ops",
-                                               (int)t->n_units, "figure", fmt_json_real(t->figure), "differs", t->differs));
+        fmt_json_add(&tries, json_pack("{s:s, s:s, s:i, s:o, s:b}", "kind", KINDS[t->kind], "ops", t->text, "n_ops",
+                                       (int)t->n_units, "figure", fmt_json_real(t->figure), "differs", t->differs));
     }
     return tries;
 }
@@ -161,19 +162,21 @@ static json_t *rounds_json(const rpl_attribution *a)
 {
     json_t *rounds = json_array();
     for (int32_t i = 0; a->mix && i < rpl_mix_rounds(a->mix); i++)
-        if (a->wanted[i]) json_array_append_new(rounds, json_integer(rpl_mix_round_number(a->mix, i)));
+        if (a->wanted[i]) fmt_json_add(&rounds, json_integer(rpl_mix_round_number(a->mix, i)));
     return rounds;
 }
 
 json_t *rpl_attribution_json(const rpl_attribution *a, const fmt_tape *t)
 {
     char text[64];
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:b, s:i, s:o, s:o, s:o, s:o, s:b, s:b, s:I, s:I}",
-                     "schema", 1, "verdict", rpl_attribution_verdict(a), "tape", fmt_tape_path(t), "metric",
-                     rpl_metric_text(&a->metric, text), "arm", a->arm, "reference", a->reference, "limit",
-                     fmt_json_real(a->metric.limit), "reference_figure", fmt_json_real(a->reference_figure), "arm_figure",
-                     fmt_json_real(a->arm_figure), "differs", a->differs, "candidates", (int)a->n_candidates, "rounds",
-                     rounds_json(a), "away", set_json(a, &a->away), "appear", set_json(a, &a->appear), "tries",
-                     tries_json(a), "interrupted", a->interrupted, "damaged", a->damaged, "tape_tokens",
-                     (json_int_t)a->n_tape_tokens, "tape_tokens_other", (json_int_t)a->n_tape_other);
+    json_t *j = json_pack(
+        "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:b, s:i, s:o, s:o, s:o, s:o, s:b, s:b, s:I, s:I}", "schema", 1,
+        "type", "attribution", "verdict", rpl_attribution_verdict(a), "tape", fmt_tape_path(t), "metric",
+        rpl_metric_text(&a->metric, text), "arm", a->arm, "reference", a->reference, "limit",
+        fmt_json_real(a->metric.limit), "reference_figure", fmt_json_real(a->reference_figure), "arm_figure",
+        fmt_json_real(a->arm_figure), "differs", a->differs, "candidates", (int)a->n_candidates, "rounds", rounds_json(a),
+        "away", set_json(a, &a->away), "appear", set_json(a, &a->appear), "tries", tries_json(a), "interrupted",
+        a->interrupted, "damaged", a->damaged, "tape_tokens", (json_int_t)a->n_tape_tokens, "tape_tokens_other",
+        (json_int_t)a->n_tape_other);
+    return rpl_source_json(j, t);
 }

@@ -20,7 +20,8 @@ static int64_t bytes_of_row(const krn_weight *w)
     case KRN_W_FP8: return w->k;
     case KRN_W_FP4: return w->k / 2;
     case KRN_W_BF16: return (int64_t)w->k * (int64_t)sizeof(bf16);
-    case KRN_W_F32: break;
+    case KRN_W_F32:
+    case KRN_W_EXL3: break;
     }
     return (int64_t)w->k * (int64_t)sizeof(float);
 }
@@ -148,6 +149,7 @@ static err_code guess_weight(rpl_trial *t, int32_t k, krn_weight *view, int32_t 
     const eng_cut cut = eng_wkind_of(op->weight[0])->cut;
     const bool quantised = view->format == KRN_W_FP8 || view->format == KRN_W_FP4;
     copy c = { 0 };
+    if (view->format == KRN_W_EXL3) return ERR_OK; /* its rows and scales are not rows and scales of the weight */
     err_code rc = take(&c, view) ? ERR_OK : err_set(e, ERR_NOMEM, "cause: no memory");
     char of[24] = "";
     if (expert != NONE) snprintf(of, sizeof of, " of expert %d", expert);

@@ -38,11 +38,13 @@ typedef struct session {
 } session;
 
 /* The options of one arm: what a reference cannot do is left out for it. */
-static err_code parse_arm(const words *w, const char *name, int64_t threads, eng_options *out, err *e)
+static err_code parse_arm(const session *s, const words *w, const char *name, int64_t threads, eng_options *out, err *e)
 {
-    eng_option_words run = w->run;
+    eng_option_words run = w->run, recorded = { 0 };
     const eng_arm *arm = eng_arm_find(name);
     run.arm = name;
+    rpl_replay_words(s->tape, &recorded);
+    if (recorded.arm && strcmp(name, recorded.arm) == 0) run.head = recorded.head;
     if (arm && arm->unsharded) {
         run.tp = 0;
         run.backend = run.comm = NULL;
@@ -70,7 +72,7 @@ static err_code parse_arms(session *s, const words *w, int64_t threads, rpl_acce
     char *rest = s->list;
     for (char *name = strsep(&rest, ","); name; name = strsep(&rest, ",")) {
         if (o->n_arms == ARMS_MAX) return err_set(e, ERR_ARG, "--arms: wanted at most %d", ARMS_MAX);
-        TRY(parse_arm(w, name, threads, &s->arm[o->n_arms], e));
+        TRY(parse_arm(s, w, name, threads, &s->arm[o->n_arms], e));
         if (w->control && strcmp(name, w->control) == 0) {
             o->control = o->n_arms;
             found = true;
@@ -121,6 +123,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         return ERR_OK;
     }
     err_code rc = accept(&s, &args, &common, &w, exit_status, e);
+    if (s.tape) rc = rpl_say_recover(s.tape, rc, e);
     rpl_acceptance_fini(&s.acceptance);
     fmt_tape_close(s.tape);
     eng_weights_close(s.weights);

@@ -123,7 +123,10 @@ static err_code certify(session *s, const cli_args *args, const words *w, const 
     if (common->threads > 0) omp_set_num_threads((int)common->threads);
 #endif
     TRY(rpl_shard_parse(w->shard, &shard, &n_shards, e));
-    if (w->waivers) TRY(rpl_waivers_read(w->waivers, &s->waivers, e));
+    if (w->waivers) {
+        TRY(cli_utf8(args->item[0], "as waivers speak about results in JSON", e));
+        TRY(rpl_waivers_read(w->waivers, &s->waivers, e));
+    }
     TRY(fmt_tape_open(args->item[0], &s->tape, e));
     TRY(make_options(s, w, common, &o, e));
     TRY(choose_rounds(s, w, shard, n_shards, e));
@@ -141,9 +144,10 @@ static err_code certify(session *s, const cli_args *args, const words *w, const 
                                     c->damaged };
     rpl_certify_report r = { c, s->tape, s->weights, o.bound, coverage, seconds, w->sharpness, w->all, false };
     *exit_status = rpl_coverage_exit(rpl_certify_verdict(&r));
+    const bool waive = w->waivers && *exit_status;
+    if (!common->json && !waive) return rpl_certify_print(&r, e);
     json_t *j = rpl_options_json(rpl_certify_json(&r), w->rounds, w->tap);
     if (!j) return err_set(e, ERR_NOMEM, "certify: no memory for the report");
-    const bool waive = w->waivers && *exit_status;
     err_code rc = waive ? rpl_report_waive(j, &s->waivers, NULL, exit_status, e) : ERR_OK;
     r.waived = waive && *exit_status == 0;
     if (rc == ERR_OK && !common->json) rc = rpl_certify_print(&r, e);
@@ -155,6 +159,11 @@ static err_code certify(session *s, const cli_args *args, const words *w, const 
     return rc;
 }
 
+static const char HELP[] =
+    "\nColumns: equal, bits of the mirror; flip, another value that some order of sums gives; illegal, none gives it;\n"
+    "distance, of the flip that needed most, in parts of its bound (1: all of it); events, groups of 32 that moved\n"
+    "together with their QDQ scale, whose elements are among the flips. Exit: 0 PASS or WAIVED, 1 anything else.\n";
+
 static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
 {
     words w = { 0 };
@@ -165,6 +174,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     TRY(cli_parse(self, argc, argv, &w, &common, &args, e));
     if (common.help) {
         cli_help(self);
+        fputs(HELP, stdout);
         return ERR_OK;
     }
     err_code rc = certify(&s, &args, &w, &common, exit_status, e);

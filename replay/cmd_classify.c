@@ -33,12 +33,12 @@ typedef struct session {
     eng_weights *weights;
     rpl_classify *classify;
     fmt_tape *tape;
-    json_t *source; /* of the tapes so far */
+    json_t *source; /* of the tapes so far, for --json */
     eng_options control;
     rpl_substitute substitute[RPL_SUBSTITUTES_MAX];
     char set[RPL_SUBSTITUTES_MAX][RPL_SET_BYTES];
     char control_text[512];
-    bool damaged; /* one of the tapes is */
+    bool damaged, json; /* one of the tapes is */
 } session;
 
 /* Adds to what the control is, in words; what does not fit is left out. */
@@ -83,8 +83,10 @@ static err_code add_tape(session *s, const char *path, err *e)
     TRY(eng_identity_check(json_object_get(fmt_tape_head(s->tape), "identity"), s->weights, e));
     if (rpl_warn_of_damage(s->tape)) s->damaged = true;
     TRY(rpl_classify_tape(s->classify, s->tape, e));
-    s->source = rpl_source_json(s->source ? s->source : json_object(), s->tape);
-    if (!s->source) return err_set(e, ERR_NOMEM, "classify: no memory for %s", path);
+    if (s->json) {
+        s->source = rpl_source_json(s->source ? s->source : json_object(), s->tape);
+        if (!s->source) return err_set(e, ERR_NOMEM, "classify: no memory for %s", path);
+    }
     fmt_tape_close(s->tape);
     s->tape = NULL;
     return ERR_OK;
@@ -96,6 +98,7 @@ static err_code classify(session *s, const cli_args *args, const cli_common *com
     rpl_classify_options o = { .quiet = common->quiet, .threads = (int32_t)common->threads };
     const char *model = args->item[args->count - 1];
     const rpl_classification *c;
+    s->json = common->json;
     cmd_use_threads(common);
     rpl_gates_default(&o.gates);
     TRY(rpl_shard_parse(w->shard, &o.shard, &o.n_shards, e));
@@ -138,6 +141,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         return ERR_OK;
     }
     err_code rc = classify(&s, &args, &common, &w, exit_status, e);
+    if (s.tape) rc = rpl_say_recover(s.tape, rc, e); /* the one that was being read */
     rpl_classify_close(s.classify);
     json_decref(s.source);
     fmt_tape_close(s.tape);

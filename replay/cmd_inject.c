@@ -12,8 +12,9 @@ typedef struct words {
 static const cli_option OPTIONS[] = {
     { "--list", NULL, "print the kinds of fault; with MODEL and --fault KIND the ops of that arm it can be planted in",
       CLI_FLAG, offsetof(words, list) },
-    { "--fault", "FAULT", "KIND@OP, and after a colon where: round=, slot=, rank=, row=, index=, step=insert or "
-      "step=draft, with commas (default: everywhere, and an element chosen by the op's name)", CLI_STR,
+    { "--fault", "FAULT", "KIND@OP (an op of sparktape plan, or a value it writes), and after a colon where: round=, "
+      "slot=, rank=, row=, index=, step=insert or step=draft, with commas (default: everywhere, and an element chosen by "
+      "the op's name)", CLI_STR,
       offsetof(words, fault) },
     { "--script", "S", "the rounds to run (a script, or an export)", CLI_IN, offsetof(words, script) },
     { "-o", "T.tape", "the tape to write; its identity says what was planted", CLI_NEW, offsetof(words, out) },
@@ -75,7 +76,7 @@ static err_code walk_ops(const eng_config *c, const eng_fault_kind *k, const eng
     *n = 0;
     for (int step = 0; step < 2; step++) {
         eng_program *p;
-        TRY(eng_program_make(c, (eng_step_kind)step, o->n_ranks, o->combine, &p, e));
+        TRY(eng_program_make(c, (eng_step_kind)step, o->n_ranks, o->combine, &o->reps, &p, e));
         for (int32_t i = 0; i < p->n_ops; i++) {
             if (!eng_fault_applies(k, p, i, o)) continue;
             ++*n;
@@ -110,13 +111,15 @@ static err_code list_ops(const char *model, const words *w, const eng_options *o
 static err_code report(const eng_fault *f, const char *path, bool json, err *e)
 {
     if (!json) {
-        printf("%s: INJECTED %s at %s: %lld elements changed (cause: %s%s)\n", path, f->kind->name, f->op,
-               (long long)eng_fault_changed(f), eng_cause_name(f->kind->cause), f->kind->must ? "" : "; may be admissible");
+        const char *hidden = f->hidden ? ", of a value that no tape holds: fewer, or none, may show" : "";
+        printf("%s: INJECTED %s at %s: %lld elements changed%s (cause: %s%s)\n", path, f->kind->name, f->op,
+               (long long)eng_fault_changed(f), hidden, eng_cause_name(f->kind->cause),
+               f->kind->must ? "" : "; may be admissible");
         return ERR_OK;
     }
-    json_t *line = json_pack("{s:i, s:s, s:s, s:o, s:I, s:b}", "schema", 1, "type", "injection", "path", path,
-                             "injected", eng_fault_json(f), "changed", (json_int_t)eng_fault_changed(f), "must",
-                             f->kind->must);
+    json_t *line = json_pack("{s:i, s:s, s:s, s:o, s:I, s:b, s:b}", "schema", 1, "type", "injection", "path", path,
+                             "injected", eng_fault_json(f), "changed", (json_int_t)eng_fault_changed(f), "hidden",
+                             f->hidden, "must", f->kind->must);
     err_code rc = line ? fmt_json_print(stdout, line, e) : err_set(e, ERR_NOMEM, "no memory for the report");
     json_decref(line);
     return rc;

@@ -69,10 +69,12 @@ typedef struct session {
 } session;
 
 static err_code add_column(session *s, const char *arm, const char *backend, const char *mode, const char *tp,
-                           const char *combine, int64_t threads, err *e)
+                           const eng_option_words *recorded, int64_t threads, err *e)
 {
     rpl_column c = { 0 };
-    eng_option_words run = { .arm = arm, .backend = backend, .mode = mode, .combine = combine };
+    bool same_arm = recorded->arm && strcmp(arm, recorded->arm) == 0;
+    eng_option_words run = { .arm = arm, .backend = backend, .mode = mode, .combine = recorded->combine,
+                             .head = same_arm ? recorded->head : NULL };
     TRY(cli_int(tp, "--tps", 1, ENG_RANKS_MAX, &run.tp, e));
     if (strcmp(backend, "cuda") == 0) run.comm = eng_comm_name(ENG_COMM_EMULATED);
     const eng_arm *known = eng_arm_find(arm);
@@ -116,9 +118,18 @@ static err_code make_columns(session *s, const words *w, int64_t threads, err *e
         for (int32_t a = 0; a < arms.n; a++)
             for (int32_t t = 0; t < (a ? 1 : tps.n); t++)
                 for (int32_t m = 0; m < (a ? 1 : modes.n); m++)
-                    TRY(add_column(s, arms.word[a], backends.word[b], modes.word[m], tps.word[t], recorded.combine, threads,
-                                   e));
+                    TRY(add_column(s, arms.word[a], backends.word[b], modes.word[m], tps.word[t], &recorded, threads, e));
     return ERR_OK;
+}
+
+/* Leaves out the arms that nobody asked for and that need a form of the weights which the checkpoint lacks. */
+static void drop_columns(session *s)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < s->n_columns; k++)
+        if (s->column[k].tape || eng_weights_need(s->weights, &s->column[k].o.reps, NULL) == ERR_OK)
+            s->column[n++] = s->column[k];
+    s->n_columns = n;
 }
 
 /* ---- rounds ---- */
@@ -149,14 +160,20 @@ static const char *const RULINGS[RPL_RULINGS] = {
     [RPL_RULING_A_ILLEGAL] = "illegal in ", [RPL_RULING_B_ILLEGAL] = "illegal in ",
 };
 
+static const char *first_verdict(const session *s, const rpl_divergence *d)
+{
+    return d->round >= 0 ? "FAIL" : d->lacking >= 0 ? "INCOMPLETE" : s->damaged ? "PARTIAL" : "PASS";
+}
+
 static err_code report_first(const session *s, const rpl_column *a, const rpl_column *b, const rpl_divergence *d, bool json,
                              err *e)
 {
     if (json) {
-        json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:b, s:b, s:b}", "schema", 1, "type",
-                              "first divergence", "tape", fmt_tape_path(s->tape), "a", a->name, "b", b->name, "rounds",
-                              (int)d->n_rounds, "round", (int)d->round, "checks", (int)d->found.checks, "state",
-                              d->found.state, "alone", d->alone, "shown", d->shown, "damaged", s->damaged);
+        json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:b, s:b, s:b, s:b}", "schema", 1, "type",
+                              "first divergence", "verdict", first_verdict(s, d), "tape", fmt_tape_path(s->tape), "a",
+                              a->name, "b", b->name, "rounds", (int)d->n_rounds, "round", (int)d->round, "checks",
+                              (int)d->found.checks, "state", d->found.state, "alone", d->alone, "shown", d->shown,
+                              "damaged", s->damaged, "partial", s->damaged);
         if (j && d->shown)
             json_object_update_new(j, json_pack("{s:s, s:s, s:i, s:s, s:i, s:i}", "value", d->value, "op", d->op, "slot",
                                                 (int)d->slot, "class", rpl_class_text(d->cls), "values_differ",
@@ -167,7 +184,12 @@ static err_code report_first(const session *s, const rpl_column *a, const rpl_co
         return rc;
     }
     printf("%s against %s: ", b->name, a->name);
+    if (d->lacking >= 0) {
+        printf("INCOMPLETE: round %d drafted, and its drafts are not on the tape\n", d->lacking);
+        return ERR_OK;
+    }
     if (d->round < 0) {
+        if (s->damaged) printf("PARTIAL: the tape has lost values; ");
         printf("%s agree in %d rounds (%d checks); values were not compared\n", a->tape ? "drafts" : "windows and drafts",
                d->n_rounds, d->found.checks);
         return ERR_OK;
@@ -185,15 +207,30 @@ static err_code report_first(const session *s, const rpl_column *a, const rpl_co
     return ERR_OK;
 }
 
+/* Drafts alone are compared, by their hashes: what else has been lost, only a full read of the tape tells. */
+static err_code look_for_losses(session *s, err *e)
+{
+    fmt_tape_report sound;
+    if (s->damaged) return ERR_OK;
+    TRY(fmt_tape_examine(fmt_tape_path(s->tape), &sound, e));
+    if (sound.n_lost_records)
+        fprintf(stderr, "%s has lost %llu values; sparktape doctor says more\n", fmt_tape_path(s->tape),
+                (unsigned long long)sound.n_lost_records);
+    s->damaged = sound.n_lost_records > 0;
+    fmt_tape_report_fini(&sound);
+    return ERR_OK;
+}
+
 static err_code find_first(session *s, const cli_common *common, int *exit_status, err *e)
 {
+    TRY(look_for_losses(s, e));
     for (int32_t a = 0; a < 2 && a < s->n_columns; a++) /* the tape, and the first column, whose windows are known */
         for (int32_t b = a + 1; b < s->n_columns; b++) {
             rpl_divergence d;
             const rpl_column *x = &s->column[a], *y = &s->column[b];
             TRY(rpl_first_divergence(s->tape, s->weights, x->tape ? NULL : &x->o, &y->o, common->quiet, &d, e));
             TRY(report_first(s, x, y, &d, common->json, e));
-            if (d.round >= 0 || s->damaged) *exit_status = 1;
+            *exit_status |= rpl_coverage_exit(first_verdict(s, &d));
         }
     return ERR_OK;
 }
@@ -216,6 +253,7 @@ static err_code parity(session *s, const cli_args *args, const words *w, const c
     TRY(choose_rounds(s, w, e));
     TRY(eng_weights_open(args->item[1], common->quiet, &s->weights, e));
     TRY(eng_identity_check(json_object_get(fmt_tape_head(s->tape), "identity"), s->weights, e));
+    if (!w->arms) drop_columns(s);
     s->damaged = rpl_warn_of_damage(s->tape);
     if (w->first) return find_first(s, common, exit_status, e);
     o.column = s->column;

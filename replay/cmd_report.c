@@ -123,9 +123,9 @@ static err_code report(rpl_report *r, rpl_waivers *waivers, const cli_args *args
 }
 
 static const char HELP[] =
-    "\nRESULT: what certify, diff, parity, classify, accept, scorecard, inject or report print with --json, or a folder\n"
-    "of such *.json. Parts of --shard I/N are put together; what is missing, or there twice, is an error. Exit: 0 every\n"
-    "result is PASS or WAIVED, 1 anything else, 2 usage, 3 bad input.\n"
+    "\nRESULT: what certify, diff, parity, classify, accept, scorecard, inject, attribute, reduce or report print with\n"
+    "--json, or a folder of such *.json. Parts of --shard I/N are put together; what is missing, or there twice, is an\n"
+    "error. Exit: 0 every result is PASS, WAIVED or DONE, 1 anything else, 2 usage, 3 bad input.\n"
     "\nA tape in four parts, each a process of its own:\n"
     "  GNU parallel  parallel sparktape certify T.tape MODEL --shard {}/4 --json '>' out/{}.json ::: 1 2 3 4\n"
     "  Slurm array   #SBATCH --array=0-3\n"

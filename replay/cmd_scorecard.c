@@ -25,7 +25,8 @@ static const cli_option OPTIONS[] = {
     { "--seed", "N", "of the script and of the choice (default: 1)", CLI_COUNT, offsetof(words, seed) },
     { "--script", "S", "the rounds to run (default: three rounds of synthetic traffic with two slots)", CLI_IN,
       offsetof(words, script) },
-    { "--all", NULL, "a line for every planting, not only for those that went wrong", CLI_FLAG, offsetof(words, all) },
+    { "--all", NULL, "a line for every planting, not only for those missed, found elsewhere or with another cause",
+      CLI_FLAG, offsetof(words, all) },
 };
 
 /* ---- report ---- */
@@ -45,13 +46,17 @@ static void count_causes(const rpl_scorecard *c, int64_t *named, int64_t *right)
     }
 }
 
+/* Found, and called something else. */
+static bool is_misnamed(const rpl_planting *p) { return rpl_planting_has_class(p) && !rpl_planting_named(p); }
+
 static void print_planting(const rpl_scorecard *c, const rpl_planting *p)
 {
     printf("%-10s %s@%s:step=%s  %s: %lld changed, %lld illegal, moved %.2g", rpl_outcome_name(p->outcome), p->kind->name,
            p->op, p->step == ENG_STEP_DRAFT ? "draft" : "insert", c->arm[p->arm].text, (long long)p->n_changed,
            (long long)p->n_illegal, p->moved);
     if (p->origin[0]) printf(", first origin %s", p->origin);
-    if (p->cause[0]) printf(" (%s)", p->cause);
+    if (is_misnamed(p)) printf(" (cause %s, wanted %s)", p->cause[0] ? p->cause : "none", eng_cause_name(p->kind->cause));
+    else if (p->cause[0]) printf(" (%s)", p->cause);
     printf("\n");
 }
 
@@ -76,8 +81,9 @@ static void print_text(const rpl_scorecard *c, bool all, double seconds)
     print_kinds(c);
     printf("\n");
     for (size_t i = 0; i < c->n_plantings; i++) {
-        rpl_outcome o = c->planting[i].outcome;
-        if (all || o == RPL_SCORE_MISSED || o == RPL_SCORE_ELSEWHERE) print_planting(c, &c->planting[i]);
+        const rpl_planting *p = &c->planting[i];
+        bool wrong = p->outcome == RPL_SCORE_MISSED || p->outcome == RPL_SCORE_ELSEWHERE || is_misnamed(p);
+        if (all || wrong) print_planting(c, p);
     }
     printf("admissible: some order of sums gives the changed values; absorbed: a later rounding hid the change;\n"
            "idle: without occasion, the op had nothing to get wrong\n");

@@ -3,6 +3,7 @@
 #include "base/cli.h"
 #include "base/mem.h"
 #include "capture/redact.h"
+#include "engine/identity.h"
 #include "replay/value.h"
 
 #include <math.h>
@@ -492,8 +493,9 @@ static err_code open_compare(rpl_compare *c, const eng_config *config, const cha
     eng_config own;
     if (!config && (config_of(c->tape[B], &own) || config_of(c->tape[A], &own))) config = &own;
     if (!config) return ERR_OK;
+    const eng_reps reps = eng_identity_reps(json_object_get(fmt_tape_head(c->tape[B]), "identity"));
     for (int step = 0; step < N_STEPS; step++) {
-        TRY(eng_program_make(config, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &c->program[step], e));
+        TRY(eng_program_make(config, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &reps, &c->program[step], e));
         TRY(fold_step(c, (eng_step_kind)step, e));
     }
     c->has_program = true;

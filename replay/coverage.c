@@ -63,8 +63,8 @@ void rpl_coverage_print(const rpl_coverage *c)
         printf("empty      nothing in this shard: part %d of %d parts of %d rounds\n", c->shard, c->n_shards,
                c->n_rounds_all);
     if (c->damaged)
-        printf("partial    the tape is damaged or unfinished: what is left of it was judged; sparktape recover T -o OUT makes "
-               "a whole one of that\n");
+        printf("partial    the tape is damaged or unfinished: what is left of it was judged; sparktape recover T -o OUT "
+               "makes a whole one of that\n");
     if (c->interrupted) printf("partial    interrupted: %d of %d rounds done\n", c->n_rounds, c->n_rounds_wanted);
 }
 

@@ -22,6 +22,26 @@ static err_code chain_of(const fmt_tape *t, const eng_weights *w, const rpl_layo
     return rc;
 }
 
+/* The number of a round that drafted, but whose drafts the tape lacks; -1: none. */
+static int32_t round_without_drafts(const fmt_tape *t)
+{
+    const int32_t *number;
+    size_t n = fmt_tape_rounds(t, &number);
+    for (size_t i = 0; i < n; i++) {
+        size_t first, n_records;
+        bool drafted = false, has = false;
+        fmt_tape_round_span(t, number[i], &first, &n_records);
+        for (size_t k = first; k < first + n_records; k++) {
+            fmt_tape_record r;
+            fmt_tape_at(t, k, &r);
+            drafted = drafted || strcmp(r.key.name, "draft.slots") == 0;
+            has = has || strcmp(r.key.name, "drafts") == 0;
+        }
+        if (drafted && !has) return number[i];
+    }
+    return -1;
+}
+
 static err_code find_round(const fmt_tape *t, const eng_weights *w, const eng_options *a, const eng_options *b, bool quiet,
                            rpl_divergence *out, err *e)
 {
@@ -170,7 +190,9 @@ err_code rpl_first_divergence(const fmt_tape *t, const eng_weights *w, const eng
 {
     const char *base = getenv("TMPDIR");
     scene s = { .tape = t, .weights = w, .lean = true, .quiet = quiet };
-    *out = (rpl_divergence){ .slot = FMT_TAPE_NO_SLOT, .cls = RPL_CLASS_NONE };
+    *out = (rpl_divergence){ .slot = FMT_TAPE_NO_SLOT, .cls = RPL_CLASS_NONE, .round = -1, .found.round = -1 };
+    out->lacking = a ? -1 : round_without_drafts(t);
+    if (out->lacking >= 0) return ERR_OK;
     eng_options one[2] = { a ? *a : (eng_options){ 0 }, *b };
     for (int k = 0; k < 2 && rpl_runs_small(w); k++) one[k].threads = 1;
     a = a ? &one[0] : NULL;

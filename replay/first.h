@@ -16,6 +16,7 @@ typedef enum rpl_ruling {
 typedef struct rpl_divergence {
     rpl_first found;          /* round: an index; -1: none */
     int32_t n_rounds, round;  /* rounds of the tape; the number of the found one */
+    int32_t lacking;          /* number of a round whose drafts are not on the tape, so that nothing was looked for; -1 */
     bool alone;               /* it shows when the round is run alone, after the rows it reads; else after all rounds */
     bool shown;               /* a value below is set; else no value of the round differs when it is run once more */
     char value[64], op[64], ops[RPL_GROUP_TEXT]; /* first illegal one; else the origin; else the first that differs */

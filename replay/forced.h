@@ -34,7 +34,7 @@ typedef err_code (*rpl_forced_fn)(void *ctx, const rpl_forced_value *v, err *e);
 MUST_USE err_code rpl_forced_open(const fmt_tape *t, const eng_weights *w, const eng_options *o, rpl_forced **out, err *e);
 void rpl_forced_close(rpl_forced *f); /* NULL is a no-op */
 /* For a round that ended with ERR_FORMAT: reads every record of the tape, and from then on values that cannot be read count
- * as not recorded. *found: there are such values, and this was the first call: the round is worth another try. ERR_NOMEM. */
+ * as not recorded. *found: there are such values, and this was the first call: it is worth a second try. ERR_NOMEM. */
 MUST_USE err_code rpl_forced_leave_damaged(rpl_forced *f, bool *found, err *e);
 /* The value is on the tape and was left so. */
 bool rpl_forced_lost(const rpl_forced *f, int32_t round, int32_t slot, const char *name);

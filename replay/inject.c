@@ -48,7 +48,7 @@ static err_code changed_nothing(const eng_fault *f, err *e)
 err_code rpl_inject(const eng_weights *w, const eng_script *s, const eng_options *o, eng_level level, bool refuse_unchanged,
                     const char *out, bool quiet, err *e)
 {
-    const cap_options capture = { .level = level };
+    const cap_options capture = { .level = level, .synthetic = eng_script_synthetic(s) };
     eng_fault *f = o->fault;
     eng_engine *g = NULL;
     json_t *identity = NULL;

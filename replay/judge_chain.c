@@ -23,14 +23,16 @@ static void need_pairs(const rpl_chain *c, const uint8_t *from, uint8_t *to, int
         for (int64_t i = head + hd - rd; i < head + hd; i += 2) to[i] = to[i + 1] = from[i] | from[i + 1];
 }
 
+/* The dots behind the mixes that are judged: pre has the first columns, then post, then comb. */
 static void need_dots(const rpl_chain *c, const eng_op *op, uint8_t *to)
 {
     const int32_t mixes = width_of(c, op->in[1]);
-    for (int k = 0; k < op->n_out; k++) {
+    for (int32_t k = 0, first = 0; k < op->n_out; k++) {
         const int32_t v = op->out[k], n = width_of(c, v);
         for (int32_t r = 0; r < rows_of(c, v); r++)
             if (c->value[v].need && any(c->value[v].need + (int64_t)r * n, n))
-                memset(to + (int64_t)r * mixes, 1, (size_t)mixes);
+                memset(to + (int64_t)r * mixes + first, 1, (size_t)n);
+        first += n;
     }
 }
 
@@ -44,11 +46,14 @@ static void need_logits(const rpl_chain *c, const eng_op *op, uint8_t *to)
             memcpy(to + (b * c->config->block + i) * vocab, from + (b * n_out + i) * vocab, (size_t)vocab);
 }
 
-/* ---- sums over codes that may have been others ---- */
+/* ---- sums over a row that may have been another ---- */
 
-static bool sums_codes(const rpl_chain *c, const eng_op *op)
+/* The last sum of a chain over codes, or with an EXL3 weight over bf16 values: each row is one of a few. */
+static bool may_choose(const rpl_chain *c, const eng_op *op)
 {
-    return op->kind == ENG_OP_LINEAR && c->value[op->in[0]].sight == RPL_SIGHT_CODES;
+    if (op->kind != ENG_OP_LINEAR || !last_op(c, op) || dtype_of(c, op->out[0]) != FMT_DTYPE_F32) return false;
+    const rpl_sight in = c->value[op->in[0]].sight;
+    return in == RPL_SIGHT_CODES || (in == RPL_SIGHT_SPAN && eng_reps_exl3(&program(c)->reps, op->weight[0]));
 }
 
 /* Row t of op's output, as recorded, lies in its spans: the computed codes explain it. */
@@ -69,20 +74,36 @@ static bool all_explained(const rpl_chain *c, const eng_op *op)
     return true;
 }
 
-/* Moves the rows that the computed codes do not explain to the choice of codes that does. */
-static err_code choose_codes(rpl_chain *c, const eng_op *op, err *e)
+/* The row of x that is nearest to what was recorded of its sums y. */
+static err_code choose_row(rpl_chain *c, const eng_op *op, const krn_weight *w, int64_t x, int64_t y, err *e)
+{
+    const float *got = (const float *)c->v->recorded.data + y;
+    krn_span *sums = c->value[op->out[0]].span + y;
+    if (w->format == KRN_W_EXL3) {
+        int32_t cut[ENG_RANKS_MAX + 1] = { 0 };
+        const int32_t hidden = op->in[0], parts = rpl_parts_of(c, op->weight[0]);
+        for (int32_t r = 0; r < parts; r++) cut[r + 1] = w->k;
+        for (int32_t r = 1; r < parts; r++) cut[r] = eng_cut_range(c->config, op->weight[0], r, parts).first;
+        return rpl_choice_explain_exl3(c->value[hidden].span + x, (const bf16 *)data_of(c, hidden) + x, w, cut, parts, got,
+                                       sums, e);
+    }
+    const int32_t hidden = program(c)->op[program(c)->value[op->in[0]].producer].in[0];
+    return rpl_choice_explain(c->value[hidden].span + x, (const bf16 *)data_of(c, hidden) + x, w, got, sums, e);
+}
+
+/* Moves the rows that the computed ones do not explain to the choice that does. */
+static err_code choose_rows(rpl_chain *c, const eng_op *op, err *e)
 {
     const krn_weight w = weight(c, op, 0);
-    const eng_op *qdq = &program(c)->op[program(c)->value[op->in[0]].producer];
-    const int32_t hidden = qdq->in[0], out = op->out[0];
+    const int32_t out = op->out[0];
     for (int32_t t = 0; t < rows_of(c, out); t++) {
         const int64_t x = (int64_t)t * w.k, y = (int64_t)t * w.n;
         if (row_explained(c, op, t)) continue;
         memset(c->value[out].need + y, 1, (size_t)w.n); /* the choice is made from all sums of the row */
-        krn_linear_bound_job job = { &w, (const bf16 *)data_of(c, op->in[0]) + x, NULL, c->value[out].span + y };
-        krn_linear_bound(&job, 1, c->rule);
-        TRY(rpl_choice_explain(c->value[hidden].span + x, (const bf16 *)data_of(c, hidden) + x, &w,
-                               (const float *)c->v->recorded.data + y, c->value[out].span + y, e));
+        krn_linear_bound_job job = { &w, (const bf16 *)data_of(c, op->in[0]) + x, c->value[out].need + y,
+                                     c->value[out].span + y };
+        TRY(rpl_bound_jobs(c, op->weight[0], &job, 1, e));
+        TRY(choose_row(c, op, &w, x, y, e));
     }
     return ERR_OK;
 }
@@ -157,8 +178,8 @@ static rpl_sight sight_of(const rpl_chain *c, const eng_op *op)
         rpl_sight in = c->value[op->in[k]].sight;
         if (in == RPL_SIGHT_KNOWN) continue;
         known = false;
-        bool summed = op->kind == ENG_OP_LINEAR && last_op(c, op) && dtype_of(c, op->out[0]) == FMT_DTYPE_F32;
-        if (in == RPL_SIGHT_CODES ? !summed : in == RPL_SIGHT_NONE || !(rule->spans >> k & 1)) return RPL_SIGHT_NONE;
+        const bool spans = in == RPL_SIGHT_SPAN && rule->spans >> k & 1;
+        if (!spans && !may_choose(c, op)) return RPL_SIGHT_NONE;
     }
     if (known && rule->exact) return RPL_SIGHT_KNOWN;
     if (op->kind == ENG_OP_ACT_QDQ) return RPL_SIGHT_CODES;
@@ -254,7 +275,7 @@ static err_code walk(rpl_chain *c, err *e)
         chain_value *out = &c->value[op->out[0]];
         if (out->sight != RPL_SIGHT_SPAN && !last_op(c, op)) continue;
         if (out->sight == RPL_SIGHT_CODES) continue; /* its input's spans are the answer */
-        TRY(sums_codes(c, op) ? choose_codes(c, op, e) : RULE[op->kind].bound(c, op, e));
+        TRY(may_choose(c, op) ? choose_rows(c, op, e) : RULE[op->kind].bound(c, op, e));
         if (last_op(c, op) || dtype_of(c, op->out[0]) != FMT_DTYPE_BF16) continue;
         const int64_t n = elems(c, op->out[0]);
         for (int64_t i = next_wanted(out->need, 0, n); i < n; i = next_wanted(out->need, i + 1, n))
@@ -290,13 +311,50 @@ err_code rpl_chain_spans(rpl_chain *c, const uint8_t *need, const int32_t *ids, 
     else
         for (int64_t i = 0; i < n; i++) memset(c->value[target].need + i * repeat, need[i], (size_t)repeat);
     *out = c->value[target].span;
-    if (sums_codes(c, last)) {
+    if (may_choose(c, last)) {
         TRY(rpl_bound_linear(c, last, e));
         if (all_explained(c, last)) return ERR_OK; /* nearly always */
     }
     TRY(alloc_hidden(c, e));
     TRY(walk(c, e));
     if (c->value[target].sight == RPL_SIGHT_CODES) *out = c->value[last->in[0]].span;
+    return ERR_OK;
+}
+
+/* ---- flips beyond doubt ---- */
+
+/* How far got lies from the exact sum, in halves of the bound: at least, at most. made is the exact sum rounded to f32. */
+typedef struct reach { double least, most; } reach;
+
+static reach reach_of(float got, float made, float size, double slack)
+{
+    const double ulp = (double)f32_from_bits(f32_bits(made) & 0x7f800000) * 2 * KRN_U; /* of a subnormal 0 */
+    const double apart = fabs((double)got - (double)made), rounding = ulp / 2 + 0x1p-149, half = slack * (double)size;
+    if (!rpl_size_usual(size)) return (reach){ 0, (double)INFINITY };
+    return (reach){ (apart - rounding) / half * (1 - RPL_SIZE_ROOM), (apart + rounding) / half * (1 + RPL_SIZE_ROOM) };
+}
+
+err_code rpl_chain_screen(rpl_chain *c, uint8_t *need, int64_t *n_flips, err *e)
+{
+    const rpl_group *g = c->v->group;
+    const eng_op *op = g ? &program(c)->op[g->op[0]] : NULL;
+    *n_flips = 0;
+    if (!op || g->n_ops != 1 || !rpl_has_size(c, op)) return ERR_OK;
+    const int64_t n = elems(c, op->out[0]);
+    const float *got = c->v->recorded.data, *made = c->v->computed.data, *size;
+    const double slack = krn_sum_slack(c->rule, width_of(c, op->in[0]));
+    TRY(rpl_size_linear(c, op, need, &size, e));
+    double most = 0; /* at least so much some flip needed */
+    for (int64_t i = next_wanted(need, 0, n); i < n; i = next_wanted(need, i + 1, n)) {
+        const reach r = reach_of(got[i], made[i], size[i], slack);
+        if (r.most <= 1 && r.least > most) most = r.least;
+    }
+    for (int64_t i = next_wanted(need, 0, n); i < n; i = next_wanted(need, i + 1, n)) {
+        const reach r = reach_of(got[i], made[i], size[i], slack);
+        if (!(r.most <= 1 && r.most < most)) continue;
+        need[i] = 0;
+        ++*n_flips;
+    }
     return ERR_OK;
 }
 
@@ -327,6 +385,7 @@ void rpl_chain_close(rpl_chain *c)
         free(c->room[i].need);
     }
     free(c->room);
+    free(c->size);
     free(c->value);
     free(c->freq);
     free(c);

@@ -30,4 +30,9 @@ MUST_USE err_code rpl_chain_start(rpl_chain *c, const rpl_forced_value *v, rpl_s
  * chosen experts, the ids that were chosen, NULL: the computed ones. Valid until the next call. ERR_NOMEM. */
 MUST_USE err_code rpl_chain_spans(rpl_chain *c, const uint8_t *need, const int32_t *ids, const krn_span **out, err *e);
 
+/* Where the value is an F32 sum of products of known rows, elements of need [elements] that are flips beyond doubt, and not
+ * the one that needed most, are cleared: the sum of sizes alone shows it, at a fraction of the cost of rpl_chain_spans.
+ * *n_flips: how many; 0 of any other value. Call it between rpl_chain_start and rpl_chain_spans. ERR_NOMEM. */
+MUST_USE err_code rpl_chain_screen(rpl_chain *c, uint8_t *need, int64_t *n_flips, err *e);
+
 #endif

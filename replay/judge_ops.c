@@ -29,8 +29,97 @@ static krn_linear_bound_job *alloc_jobs(int64_t n, err *e)
     return jobs;
 }
 
+/* A sum that ranks cut, as the sum of their parts: each part's inputs are transformed and become fp16 by themselves. */
+static err_code bound_parts(const rpl_chain *c, eng_wid id, const krn_linear_bound_job *jobs, int32_t n_jobs, err *e)
+{
+    const int32_t n = jobs[0].w->n, ranks = eng_bench_ranks(c->v->bench);
+    krn_linear_bound_job *part = alloc_jobs(n_jobs, e);
+    krn_span *span = part ? mem_alloc((size_t)n_jobs * (size_t)n, sizeof *span) : NULL;
+    err_code rc = span ? ERR_OK : err_set(e, ERR_NOMEM, "judge: no memory for the parts of a sum");
+    for (int32_t rank = 0; rank < ranks && rc == ERR_OK; rank++) {
+        const eng_range cut = eng_cut_range(c->config, id, rank, ranks);
+        const krn_weight w = krn_weight_slice(jobs[0].w, 0, n, cut.first, cut.count);
+        for (int32_t j = 0; j < n_jobs; j++)
+            part[j] = (krn_linear_bound_job){ &w, jobs[j].x + cut.first, jobs[j].need, span + (int64_t)j * n };
+        krn_linear_bound(part, n_jobs, c->rule);
+        for (int32_t j = 0; j < n_jobs; j++)
+            for (int64_t i = next_wanted(jobs[j].need, 0, n); i < n; i = next_wanted(jobs[j].need, i + 1, n)) {
+                const krn_span one = part[j].y[i], *sum = &jobs[j].y[i];
+                jobs[j].y[i] = rank == 0 ? one
+                                         : krn_span_widen((krn_span){ sum->lo + one.lo, sum->hi + one.hi }, KRN_U);
+            }
+    }
+    free(part);
+    free(span);
+    return rc;
+}
+
+int32_t rpl_parts_of(const rpl_chain *c, eng_wid id)
+{
+    bool parts = eng_reps_exl3(&program(c)->reps, id) && eng_wkind_of(id)->cut == ENG_CUT_COLS;
+    return parts ? eng_bench_ranks(c->v->bench) : 1;
+}
+
+err_code rpl_bound_jobs(const rpl_chain *c, eng_wid id, const krn_linear_bound_job *jobs, int32_t n_jobs, err *e)
+{
+    if (n_jobs > 0 && rpl_parts_of(c, id) > 1) return bound_parts(c, id, jobs, n_jobs, e);
+    krn_linear_bound(jobs, n_jobs, c->rule);
+    return ERR_OK;
+}
+
+bool rpl_has_size(const rpl_chain *c, const eng_op *op)
+{
+    enum { K_MAX = 1 << 16 }; /* longer sums of sizes in f32 are not as exact as RPL_SIZE_ROOM has it */
+    return op->kind == ENG_OP_LINEAR && dtype_of(c, op->out[0]) == FMT_DTYPE_F32 &&
+           c->value[op->in[0]].sight == RPL_SIGHT_KNOWN && width_of(c, op->in[0]) <= K_MAX &&
+           weight(c, op, 0).format != KRN_W_EXL3;
+}
+
+err_code rpl_size_linear(rpl_chain *c, const eng_op *op, const uint8_t *need, const float **out, err *e)
+{
+    const krn_weight w = weight(c, op, 0);
+    const int32_t rows = rows_of(c, op->in[0]);
+    const bf16 *x = data_of(c, op->in[0]);
+    if (!mem_grow(&c->size, &c->size_capacity, (size_t)elems(c, op->out[0]), sizeof(float)))
+        return err_set(e, ERR_NOMEM, "judge: no memory");
+    float *size = c->size;
+    krn_linear_bound_job *jobs = alloc_jobs(rows, e);
+    int32_t n = 0;
+    if (!jobs) return ERR_NOMEM;
+    for (int64_t t = 0; t < rows; t++)
+        if (any(need + t * w.n, w.n))
+            jobs[n++] = (krn_linear_bound_job){ &w, x + t * w.k, need + t * w.n, .size = size + t * w.n };
+    krn_linear_size(jobs, n);
+    free(jobs);
+    *out = size;
+    return ERR_OK;
+}
+
+/* The spans of the dots of a comb, around the computed ones: their sizes alone have to be summed, and the bound of a dot is
+ * hundreds of its roundings. *done false: some size is no usual number. */
+static err_code bound_dots(rpl_chain *c, const eng_op *op, bool *done, err *e)
+{
+    const chain_value *y = &c->value[op->out[0]];
+    const int64_t n = elems(c, op->out[0]);
+    const float *made = data_of(c, op->out[0]), *size;
+    const double slack = krn_sum_slack(c->rule, width_of(c, op->in[0])) * (1 + RPL_SIZE_ROOM);
+    TRY(rpl_size_linear(c, op, y->need, &size, e));
+    *done = true;
+    for (int64_t i = next_wanted(y->need, 0, n); i < n && *done; i = next_wanted(y->need, i + 1, n)) {
+        *done = rpl_size_usual(size[i]);
+        y->span[i] = krn_span_around((double)made[i], slack * (double)size[i] + KRN_U * fabs((double)made[i]));
+    }
+    return ERR_OK;
+}
+
 err_code rpl_bound_linear(rpl_chain *c, const eng_op *op, err *e)
 {
+    bool done = false;
+    const rpl_group *g = c->v->group;
+    const eng_op *last = &program(c)->op[g->op[g->n_ops - 1]];
+    const bool comb = last->kind == ENG_OP_MIXES && c->v->value == last->out[2]; /* pre and post hardly ever differ */
+    if (comb && rpl_has_size(c, op)) TRY(bound_dots(c, op, &done, e));
+    if (done) return ERR_OK;
     const krn_weight w = weight(c, op, 0);
     const int32_t rows = rows_of(c, op->in[0]);
     const bf16 *x = data_of(c, op->in[0]);
@@ -38,9 +127,9 @@ err_code rpl_bound_linear(rpl_chain *c, const eng_op *op, err *e)
     int32_t n = 0;
     if (!jobs) return ERR_NOMEM;
     for (int32_t t = 0; t < rows; t++) add_job(c, jobs, &n, &w, x + (int64_t)t * w.k, op->out[0], (int64_t)t * w.n);
-    krn_linear_bound(jobs, n, c->rule);
+    err_code rc = rpl_bound_jobs(c, op->weight[0], jobs, n, e);
     free(jobs);
-    return ERR_OK;
+    return rc;
 }
 
 err_code rpl_bound_grouped_linear(rpl_chain *c, const eng_op *op, err *e)
@@ -69,17 +158,18 @@ err_code rpl_bound_experts(rpl_chain *c, const eng_op *op, err *e)
     const int32_t picks = rows_of(c, out) * k, *ids = data_of(c, op->in[1]);
     const bf16 *x = data_of(c, op->in[0]);
     krn_linear_bound_job *jobs = alloc_jobs(picks, e);
+    err_code rc = ERR_OK;
     if (!jobs) return ERR_NOMEM;
-    for (int32_t expert = 0; expert < c->config->n_experts; expert++) {
-        const krn_weight w = eng_weights_view(c->weights, op->weight[which], op->stage, expert);
+    for (int32_t expert = 0; expert < c->config->n_experts && rc == ERR_OK; expert++) {
+        const krn_weight w = eng_weights_held(c->weights, &program(c)->reps, op->weight[which], op->stage, expert);
         int32_t n = 0;
         for (int32_t i = 0; i < picks; i++)
             if (ids[i] == expert)
                 add_job(c, jobs, &n, &w, x + (int64_t)(up ? i / k : i) * w.k, out, (int64_t)i * w.n);
-        krn_linear_bound(jobs, n, c->rule);
+        rc = rpl_bound_jobs(c, op->weight[which], jobs, n, e);
     }
     free(jobs);
-    return ERR_OK;
+    return rc;
 }
 
 static const bf16 *embedding(const krn_weight *w, int32_t id)
@@ -113,7 +203,8 @@ err_code rpl_bound_markov(rpl_chain *c, const eng_op *op, err *e)
         const uint8_t *need = y->need + row * head.n;
         krn_span *span = y->span + row * head.n;
         for (int64_t i = next_wanted(need, 0, head.n); i < head.n; i = next_wanted(need, i + 1, head.n))
-            span[i] = krn_markov_bound(span_at(c, op->in[0], logits + i), span[i]);
+            span[i] = krn_markov_bound(span_at(c, op->in[0], logits + i), span[i],
+                                       program(c)->reps.markov == ENG_MARKOV_CACHE);
     }
     return ERR_OK;
 }
@@ -206,13 +297,12 @@ err_code rpl_bound_mixes(rpl_chain *c, const eng_op *op, err *e)
     const int32_t hc = g->hc, n_mixes = (2 + hc) * hc, out = c->v->value, width = width_of(c, out);
     const bf16 *x = data_of(c, op->in[0]);
     for (int32_t r = 0; r < rows_of(c, out); r++) {
-        krn_span dots[(2 + KRN_MHC_COPIES_MAX) * KRN_MHC_COPIES_MAX], y[COUNT_OF(dots)]; /* y: pre, post, comb */
+        krn_span dots[(2 + KRN_MHC_COPIES_MAX) * KRN_MHC_COPIES_MAX], *y = c->value[out].span + (int64_t)r * width;
         if (!any(c->value[out].need + (int64_t)r * width, width)) continue;
         for (int32_t i = 0; i < n_mixes; i++) dots[i] = span_at(c, op->in[1], (int64_t)r * n_mixes + i);
         krn_mhc_mixes_bound(x + (int64_t)r * hc * g->dim, dots, base.data, scale.data, hc, g->dim, (float)g->norm_eps,
-                            (float)g->hc_eps, g->sinkhorn_iters, c->rule, y, y + hc, y + 2 * hc);
-        const krn_span *part = out == op->out[0] ? y : out == op->out[1] ? y + hc : y + 2 * hc;
-        memcpy(c->value[out].span + (int64_t)r * width, part, (size_t)width * sizeof *part);
+                            (float)g->hc_eps, g->sinkhorn_iters, c->rule, out == op->out[0] ? y : NULL,
+                            out == op->out[1] ? y : NULL, out == op->out[2] ? y : NULL);
     }
     return ERR_OK;
 }
@@ -239,6 +329,8 @@ static krn_span element(const rpl_chain *c, const eng_op *op, int64_t i)
         double weight = op->n_in > 2 ? krn_span_middle(span_at(c, in[2], i / g->inter)) : 1;
         return krn_swiglu_bound(span_at(c, in[0], i), span_at(c, in[1], i), weight, (float)g->swiglu_limit);
     }
+    case ENG_OP_ROUND: /* to bf16 the value's own rounding does it */
+        return dtype_of(c, op->out[0]) == FMT_DTYPE_F32 ? krn_span_bf16(span_at(c, in[0], i)) : span_at(c, in[0], i);
     case ENG_OP_GATE_SCORES: return krn_gate_scores_bound(span_at(c, in[0], i));
     case ENG_OP_COLLAPSE: {
         const bf16 *x = data_of(c, in[0]);

@@ -29,6 +29,8 @@ struct rpl_chain {
     size_t n_values;
     chain_room *room;         /* [n_rooms], of which rooms_used are given out */
     size_t n_rooms, rooms_used, rooms_capacity;
+    void *size;               /* [elements] f32, of rpl_chain_screen */
+    size_t size_capacity;
 };
 
 /* ---- reading the bench ---- */
@@ -41,7 +43,7 @@ static inline int32_t rows_of(const rpl_chain *c, int32_t v) { return (int32_t)c
 static inline int32_t width_of(const rpl_chain *c, int32_t v) { return (int32_t)(elems(c, v) / rows_of(c, v)); }
 static inline krn_weight weight(const rpl_chain *c, const eng_op *op, int32_t i)
 {
-    return eng_weights_view(c->weights, op->weight[i], op->stage, -1);
+    return eng_weights_held(c->weights, &program(c)->reps, op->weight[i], op->stage, -1);
 }
 static inline bool last_op(const rpl_chain *c, const eng_op *op)
 {
@@ -70,5 +72,18 @@ static inline bool any(const uint8_t *need, int64_t n) { return n > 0 && memchr(
 typedef err_code rpl_op_bound(rpl_chain *c, const eng_op *op, err *e);
 rpl_op_bound rpl_bound_linear, rpl_bound_grouped_linear, rpl_bound_experts, rpl_bound_markov, rpl_bound_confidence,
     rpl_bound_rmsnorm, rpl_bound_rope, rpl_bound_attention, rpl_bound_mixes, rpl_bound_gate_weights, rpl_bound_elementwise;
+
+/* Into how many parts ranks cut the sum over a weight of kind id, as far as it matters: those of an EXL3 weight have fp16
+ * rows of their own. */
+int32_t rpl_parts_of(const rpl_chain *c, eng_wid id);
+/* krn_linear_bound of jobs of one weight of kind id, in those parts. jobs' need is not NULL. ERR_NOMEM. */
+MUST_USE err_code rpl_bound_jobs(const rpl_chain *c, eng_wid id, const krn_linear_bound_job *jobs, int32_t n_jobs, err *e);
+
+/* krn_linear_size does for op: a linear of known rows to F32. */
+bool rpl_has_size(const rpl_chain *c, const eng_op *op);
+#define RPL_SIZE_ROOM 1e-3 /* more than a usual size is ever off, relative */
+static inline bool rpl_size_usual(float size) { return size > 0x1p-90f && size < 0x1p120f; }
+/* sum |x * w| of its products where need [elements] says so; *out [elements] stays valid until the next call. ERR_NOMEM. */
+MUST_USE err_code rpl_size_linear(rpl_chain *c, const eng_op *op, const uint8_t *need, const float **out, err *e);
 
 #endif

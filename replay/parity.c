@@ -42,7 +42,7 @@ void rpl_column_name(const eng_options *o, char name[RPL_COLUMN_NAME])
 static bool same_run_but_mode(const eng_options *a, const eng_options *b)
 {
     return a->arm == b->arm && a->backend == b->backend && a->acc == b->acc && a->combine == b->combine &&
-           a->n_ranks == b->n_ranks;
+           a->n_ranks == b->n_ranks && a->reps.head == b->reps.head;
 }
 
 bool rpl_same_run(const eng_options *a, const eng_options *b) { return same_run_but_mode(a, b) && a->mode == b->mode; }

@@ -226,7 +226,7 @@ static json_t *column_json(const rpl_parity *p, int32_t k)
                           row_json(p, c->first_ranks_differ), "first_poisoned", row_json(p, c->first_poisoned), "first",
                           row_json(p, first_of(c)), "origin", origin_json(&c->origin));
     for (int s = 0; j && s < RPL_PARITY_STATES; s++)
-        json_object_set_new(j, rpl_parity_state_name((rpl_parity_state)s), json_integer((json_int_t)c->n[s]));
+        fmt_json_put(&j, rpl_parity_state_name((rpl_parity_state)s), json_integer((json_int_t)c->n[s]));
     return j;
 }
 
@@ -237,7 +237,7 @@ static json_t *names_json(const rpl_parity *p, const name_sum *sum, int32_t n)
     for (int32_t k = 0; k < n; k++) {
         const name_sum *s = &sum[k];
         bool differs = s->first >= 0;
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:I, s:I, s:o, s:s}", "value", s->name, "op", s->op, "marks",
+        fmt_json_add(&list, json_pack("{s:s, s:s, s:s, s:I, s:I, s:o, s:s}", "value", s->name, "op", s->op, "marks",
                                               s->mark, "values", (json_int_t)s->n, "differ", (json_int_t)s->n_differ,
                                               "first", row_json(p, s->first), "pattern",
                                               differs ? rpl_parity_pattern(p, s->first, text) : ""));
@@ -252,10 +252,10 @@ json_t *rpl_parity_json(const rpl_parity_report *r)
     name_sum *sum = sum_names(p, &n);
     json_t *columns = json_array(), *pairs = json_array();
     if (!sum) return NULL;
-    for (int32_t k = 0; k < p->n_columns; k++) json_array_append_new(columns, column_json(p, k));
+    for (int32_t k = 0; k < p->n_columns; k++) fmt_json_add(&columns, column_json(p, k));
     for (int32_t k = 0; k < p->n_pairs; k++) {
         const rpl_pair *pair = &p->pair[k];
-        json_array_append_new(pairs, json_pack("{s:s, s:s, s:s, s:I, s:I, s:o}", "why", pair->why, "a",
+        fmt_json_add(&pairs, json_pack("{s:s, s:s, s:s, s:I, s:I, s:o}", "why", pair->why, "a",
                                                p->column[pair->a].name, "b", p->column[pair->b].name, "values",
                                                (json_int_t)pair->n, "differ", (json_int_t)pair->n_differ, "first",
                                                row_json(p, pair->first)));

@@ -1,13 +1,8 @@
 #include "replay/reduce.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/mem.h"
-#include "base/outfile.h"
-#include "capture/npy.h"
 #include "capture/redact.h"
 #include "engine/identity.h"
 #include "replay/inject.h"
@@ -28,67 +23,6 @@ typedef struct job {
     size_t calls_bytes;
     char first[400];   /* the worst illegal element, in words */
 } job;
-
-/* ---- files ---- */
-
-static err_code make_folders(const rpl_bundle *b, const char *name, err *e)
-{
-    char path[640];
-    snprintf(path, sizeof path, "%s/%s", b->path, name);
-    for (char *p = path + b->path_bytes + 1; (p = strchr(p, '/')); *p++ = '/') {
-        *p = 0;
-        if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            return err_set(e, ERR_IO, "cannot create %s: %s", path, strerror(errno));
-    }
-    return ERR_OK;
-}
-
-err_code rpl_bundle_write(rpl_bundle *b, const char *name, const void *head, size_t head_bytes, const void *body,
-                          size_t body_bytes, err *e)
-{
-    char path[640];
-    outfile *f;
-    void *array = b->file;
-    for (size_t i = 0; i < b->n_files; i++)
-        if (strcmp(b->file[i], name) == 0) return ERR_OK; /* a weight that two ops read */
-    if (!mem_grow(&array, &b->files_capacity, b->n_files + 1, sizeof *b->file))
-        return err_set(e, ERR_NOMEM, "reduce: no memory");
-    b->file = array;
-    if (!(b->file[b->n_files] = mem_strdup(name))) return err_set(e, ERR_NOMEM, "reduce: no memory");
-    b->n_files++;
-    TRY(make_folders(b, name, e));
-    snprintf(path, sizeof path, "%s/%s", b->path, name);
-    TRY(outfile_open(path, &f, e));
-    if (head_bytes) outfile_write(f, head, head_bytes);
-    outfile_write(f, body, body_bytes);
-    b->bytes += head_bytes + body_bytes;
-    return outfile_commit(f, e);
-}
-
-err_code rpl_bundle_array(rpl_bundle *b, const char *name, const fmt_tensor *t, err *e)
-{
-    uint8_t head[CAP_NPY_HEADER];
-    char path[160];
-    size_t n = cap_npy_header(t, head);
-    snprintf(path, sizeof path, "data/%.140s.npy", name);
-    return rpl_bundle_write(b, path, head, n, t->data, (size_t)fmt_tensor_bytes(t), e);
-}
-
-/* Takes back what was written. */
-static void remove_files(const rpl_bundle *b)
-{
-    static const char *const FOLDERS[] = { "data", "kernels", "formats", "base", "replay" };
-    char path[640];
-    for (size_t i = 0; i < b->n_files; i++) {
-        snprintf(path, sizeof path, "%s/%s", b->path, b->file[i]);
-        unlink(path);
-    }
-    for (size_t i = 0; i < COUNT_OF(FOLDERS); i++) {
-        snprintf(path, sizeof path, "%s/%s", b->path, FOLDERS[i]);
-        rmdir(path);
-    }
-    rmdir(b->path);
-}
 
 /* ---- the rows taken ---- */
 
@@ -258,13 +192,23 @@ static err_code begin(job *j, const rpl_forced_value *v, err *e)
     return rpl_bundle_calls(b, e);
 }
 
-/* Whether v is of the op that is wanted, by its name or by that of a value it writes. */
+/* Whether v is of the op that is wanted, by its name, by that of a value it writes, or by that of a hidden op before it. */
 static bool is_wanted(const job *j, const rpl_forced_value *v)
 {
     if (strcmp(v->op, j->o->op) == 0 || strcmp(v->name, j->o->op) == 0) return true;
     for (int32_t k = 0; v->group && k < v->group->n_out; k++)
         if (strcmp(v->program->value[v->group->out[k]].name, j->o->op) == 0) return true;
+    for (int32_t k = 0; v->group && k < v->group->n_ops; k++)
+        if (strcmp(v->program->op[v->group->op[k]].name, j->o->op) == 0) return true;
     return false;
+}
+
+/* Two places have the op: several slots, or two values that a hidden op is before. */
+static err_code found_twice(const job *j, const rpl_forced_value *v, err *e)
+{
+    if (strcmp(v->op, j->out->op) == 0)
+        return err_set(e, ERR_ARG, "%s: several slots have it in round %d, wanted --slot", v->op, v->round);
+    return err_set(e, ERR_ARG, "%s: %s and %s both read it, wanted one of these", j->o->op, j->out->op, v->op);
 }
 
 /* rpl_forced_fn: looks for the op. */
@@ -279,8 +223,7 @@ static err_code look(void *ctx, const rpl_forced_value *v, err *e)
         j->wrong_slot = true;
         return ERR_OK;
     }
-    if (j->found && (v->slot != j->out->slot || v->group != j->b.group))
-        return err_set(e, ERR_ARG, "%s: several slots have it in round %d, wanted --slot", v->op, v->round);
+    if (j->found && (v->slot != j->out->slot || v->group != j->b.group)) return found_twice(j, v, e);
     if (!j->found) TRY(begin(j, v, e));
     const int64_t n = fmt_tensor_elems(&v->recorded);
     uint8_t *classes = mem_alloc((size_t)n + 1, 1);
@@ -301,11 +244,6 @@ static err_code look(void *ctx, const rpl_forced_value *v, err *e)
 }
 
 /* ---- the other files ---- */
-
-static err_code write_text(rpl_bundle *b, const char *name, const char *text, err *e)
-{
-    return rpl_bundle_write(b, name, NULL, 0, text, strlen(text), e);
-}
 
 static const char MAKEFILE[] = "# The bits must be those of the reference: no fused multiply-adds, no reordering.\n"
                                "CC = cc\n"
@@ -328,7 +266,7 @@ static err_code write_test(job *j, err *e)
         free(text);
         return err_set(e, ERR_NOMEM, "reduce: no memory");
     }
-    err_code rc = write_text(b, "test.c", text, e);
+    err_code rc = rpl_bundle_text(b, "test.c", text, e);
     free(text);
     return rc;
 }
@@ -372,7 +310,7 @@ static err_code write_readme(job *j, err *e)
         free(text);
         return err_set(e, ERR_NOMEM, "reduce: no memory");
     }
-    err_code rc = write_text(&j->b, "README.md", text, e);
+    err_code rc = rpl_bundle_text(&j->b, "README.md", text, e);
     free(text);
     return rc;
 }
@@ -384,8 +322,8 @@ static err_code not_found(const job *j, int32_t n_skipped, err *e)
     const rpl_reduce_options *o = j->o;
     if (j->wrong_slot)
         return err_set(e, ERR_INPUT, "%s: round %d has no %s of slot %d", fmt_tape_path(j->tape), o->round, o->op, o->slot);
-    return err_set(e, ERR_INPUT, "%s: round %d: found no op %s whose inputs are recorded, wanted one that sparktape ls "
-                   "lists%s", fmt_tape_path(j->tape), o->round, o->op,
+    return err_set(e, ERR_INPUT, "%s: round %d: found no op %s whose inputs are recorded, wanted a value that sparktape "
+                   "ls lists, or an op of sparktape plan%s", fmt_tape_path(j->tape), o->round, o->op,
                    n_skipped ? " (some values there lack their inputs)" : "");
 }
 
@@ -419,31 +357,11 @@ static err_code write_all(job *j, err *e)
     }
     b->test = NULL;
     TRY(write_test(j, e));
-    TRY(write_text(b, "Makefile", MAKEFILE, e));
+    TRY(rpl_bundle_text(b, "Makefile", MAKEFILE, e));
     TRY(write_readme(j, e));
     TRY(rpl_bundle_sources(b, e));
-    if (rename(b->path, j->o->folder) != 0)
-        return err_set(e, ERR_IO, "cannot rename %s to %s: %s", b->path, j->o->folder, strerror(errno));
     j->out->bytes = b->bytes;
-    return ERR_OK;
-}
-
-static err_code make_folder(job *j, err *e)
-{
-    rpl_bundle *b = &j->b;
-    if (access(j->o->folder, F_OK) == 0)
-        return err_set(e, ERR_ARG, "-o %s: is there, wanted a folder to make", j->o->folder);
-    size_t name = strlen(j->o->folder);
-    while (name > 1 && j->o->folder[name - 1] == '/') name--; /* "DIR/" is DIR */
-    if (name == 0) return err_set(e, ERR_ARG, "-o: found no name, wanted a folder to make");
-    int n = snprintf(b->path, sizeof b->path, "%.*s.part", (int)name, j->o->folder);
-    if (n < 0 || (size_t)n >= sizeof b->path) return err_set(e, ERR_ARG, "-o: the name is too long");
-    b->path_bytes = (size_t)n;
-    if (mkdir(b->path, 0777) == 0) return ERR_OK;
-    if (errno == EEXIST)
-        return err_set(e, ERR_ARG, "%s is what a killed reduce left, or is being written: remove it, or name another "
-                       "folder", b->path);
-    return err_set(e, ERR_IO, "cannot create %s: %s", b->path, strerror(errno));
+    return rpl_bundle_commit(b, j->o->folder, e);
 }
 
 err_code rpl_reduce(const fmt_tape *t, const eng_weights *w, const rpl_reduce_options *o, rpl_reduced *out, err *e)
@@ -452,18 +370,17 @@ err_code rpl_reduce(const fmt_tape *t, const eng_weights *w, const rpl_reduce_op
     *out = (rpl_reduced){ 0 };
     if (cap_redact_key_of(t))
         return err_set(e, ERR_INPUT, "%s: is redacted, wanted a tape whose tokens can be run", fmt_tape_path(t));
-    TRY(make_folder(&j, e));
+    TRY(rpl_bundle_open(&j.b, o->folder, e));
     err_code rc = rpl_judge_open(w, RPL_BOUND_DEFAULT, &j.judge, e);
     if (rc == ERR_OK) rc = rpl_chain_open(w, KRN_RULE_PARITY, &j.chain, e);
     j.b.test = open_memstream(&j.calls, &j.calls_bytes);
     if (rc == ERR_OK && !j.b.test) rc = err_set(e, ERR_NOMEM, "reduce: no memory");
     if (rc == ERR_OK) rc = write_all(&j, e);
-    if (rc != ERR_OK) remove_files(&j.b);
+    if (rc != ERR_OK) rpl_bundle_remove(&j.b);
     if (j.b.test) fclose(j.b.test);
     rpl_chain_close(j.chain);
     rpl_judge_close(j.judge);
-    for (size_t i = 0; i < j.b.n_files; i++) free(j.b.file[i]);
-    free(j.b.file);
+    rpl_bundle_fini(&j.b);
     free(j.calls);
     free(j.ids);
     return rc;

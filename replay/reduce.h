@@ -50,9 +50,15 @@ typedef struct rpl_bundle {
     FILE *test;                  /* the body of main, in memory */
 } rpl_bundle;
 
-/* A file of the folder. */
+/* Makes the folder under its working name. ERR_ARG: folder is there, or is no name, or a working folder is left. */
+MUST_USE err_code rpl_bundle_open(rpl_bundle *b, const char *folder, err *e);
+MUST_USE err_code rpl_bundle_commit(const rpl_bundle *b, const char *folder, err *e); /* gives it its name */
+void rpl_bundle_remove(const rpl_bundle *b); /* takes back what was written */
+void rpl_bundle_fini(rpl_bundle *b);
+/* A file of the folder, of bytes or of text. One that is there already stays. */
 MUST_USE err_code rpl_bundle_write(rpl_bundle *b, const char *name, const void *head, size_t head_bytes, const void *body,
                                    size_t body_bytes, err *e);
+MUST_USE err_code rpl_bundle_text(rpl_bundle *b, const char *name, const char *text, err *e);
 /* data/NAME.npy */
 MUST_USE err_code rpl_bundle_array(rpl_bundle *b, const char *name, const fmt_tensor *t, err *e);
 /* Value v in the rows taken; data: of the whole value. Its name in C into c_name (48 bytes). */

@@ -128,7 +128,7 @@ __attribute__((unused)) static void bundle_markov(const float *logits, const bf1
         for (int32_t i = 0; i < n_out; i++) *(i ? &previous[b * n_out + i - 1] : &anchor[b]) = before[b * n_out + i];
     for (int32_t i = 0; i < n_out; i++) {
         krn_markov_step_ref(logits, embed, head, n_embed, markov_rank, vocab, 0, batch, block, n_out, i, anchor, previous,
-                            acc, biased, best);
+                            NULL, acc, biased, best);
         krn_markov_pick_ref(best, 1, batch, n_out, i, drafts);
     }
 }

@@ -118,6 +118,7 @@ static err_code write_matrix(rpl_bundle *b, const char *name, const krn_weight *
     case KRN_W_FP4:
         TRY(write_rows(b, name, FMT_DTYPE_U8, w->data, w->row_bytes, NULL, w->n, w->k / 2, e));
         return write_rows(b, scale, FMT_DTYPE_U8, w->scale, w->scale_row_bytes, NULL, w->n, groups, e);
+    case KRN_W_EXL3: return err_set(e, ERR_ARG, "reduce: an op with EXL3 weights cannot be a bundle");
     }
     return ERR_OK;
 }

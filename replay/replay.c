@@ -22,6 +22,8 @@ void rpl_replay_words(const fmt_tape *t, eng_option_words *words)
     if (!words->arm) words->arm = arm_name;
     if (!words->mode) words->mode = identity_word(identity, "mode");
     if (!words->combine) words->combine = identity_word(identity, "combine");
+    const char *head = identity_word(json_object_get(identity, "arm"), "head");
+    if (!words->head && same_arm && head && strcmp(head, eng_rep_name(ENG_REP_EXL3)) == 0) words->head = "k6";
     if (!words->acc && same_arm) words->acc = identity_word(identity, "acc");
     const eng_arm *arm = words->arm ? eng_arm_find(words->arm) : NULL;
     if (!words->backend) { /* a tape of a card that is not here, or an arm that no card runs, is replayed by the CPU */
@@ -143,7 +145,8 @@ err_code rpl_replay_run(const fmt_tape *t, const eng_weights *w, const rpl_repla
     rpl_replay_report unasked = { 0 }, *report = o->report ? o->report : &unasked;
     const char *chosen = json_string_value(json_object_get(fmt_tape_head(t), "rounds"));
     if (!chosen && (o->only || cap_rounds_chosen(t))) chosen = "all"; /* that t holds: the new tape is as incomplete */
-    const cap_options capture = { .level = o->level, .redact = o->redact, .rounds = chosen };
+    const cap_options capture = { .level = o->level, .redact = o->redact, .rounds = chosen,
+                                  .synthetic = cap_rounds_synthetic(t) };
     err_code rc = rpl_feed_open(t, eng_weights_config(w), o->windows, o->redact, &j.feed, e);
     if (rc == ERR_OK)
         rc = eng_open(w, &o->run, rpl_feed_slots(j.feed), cap_retain_level(&capture), o->quiet, &j.engine, e);

@@ -208,7 +208,7 @@ err_code rpl_report_add(rpl_report *r, const json_t *j, const char *file, const 
     if (strcmp(type, "report") == 0) return add_report_line(r, j, e);
     if (!a)
         return err_set(e, ERR_INPUT, "%s: found type '%.40s', wanted a result of certify, diff, parity, classify, accept, "
-                       "scorecard, inject or report", where, type);
+                       "scorecard, inject, attribute, reduce or report", where, type);
     TRY(rpl_merge_check(a, j, where, e));
     json_t *shard;
     TRY(shard_of(j, where, &shard, e));
@@ -269,15 +269,6 @@ static err_code name_missing(rpl_report *r, const rpl_result *x, err *e)
                     rpl_result_tape(x, tape, sizeof tape), n - have == 1 ? "is" : "are", list);
 }
 
-/* Order of verdicts, from good to bad; an unknown one is worse than all. */
-static int badness(const char *verdict)
-{
-    static const char *const ORDER[] = { "DONE", "PASS", "WAIVED", "PARTIAL", "INCOMPLETE", "CONTROL-FAILS", "FAIL" };
-    for (int i = 0; i < (int)COUNT_OF(ORDER); i++)
-        if (strcmp(verdict, ORDER[i]) == 0) return i;
-    return COUNT_OF(ORDER);
-}
-
 /* An inherited issue is excused by waived origins: it follows from them. */
 static void judge_result(rpl_report *r, size_t k)
 {
@@ -297,7 +288,7 @@ static void judge_result(rpl_report *r, size_t k)
         }
     }
     bool covered = n_own ? n_own_waived == n_own : n_inherited && n_inherited_waived == n_inherited;
-    bool waivable = badness(x->verdict) >= badness("INCOMPLETE");
+    bool waivable = rpl_badness(x->verdict) >= rpl_badness("INCOMPLETE");
     if (waivable && covered) x->verdict = "WAIVED";
     if (strcmp(x->verdict, "WAIVED") == 0 && (json_is_true(json_object_get(x->json, "partial")) ||
                                               !rpl_result_has_all(x->json)))
@@ -318,20 +309,20 @@ err_code rpl_report_finish(rpl_report *r, struct rpl_waivers *w, const char *tod
         const char *verdict = strcmp(x->verdict, "DONE") == 0 ? "PASS" : x->verdict;
         if (said && json_object_set_new(x->json, "verdict", json_string(verdict)) != 0) return no_memory(e);
         /* A diff that is the same may still list what one tape lacks: that is no issue then. */
-        if (badness(x->verdict) > badness("PASS")) TRY(rpl_issues_add(r, (int32_t)i, e));
+        if (rpl_badness(x->verdict) > rpl_badness("PASS")) TRY(rpl_issues_add(r, (int32_t)i, e));
     }
     if (w) rpl_waivers_apply(w, r->issue, r->n_issues, r->result, today);
     r->verdict = r->n_errors || r->n_results == 0 ? "FAIL" : "PASS";
     for (size_t i = 0; i < r->n_results; i++) {
         judge_result(r, i);
-        if (badness(r->result[i].verdict) > badness(r->verdict)) r->verdict = r->result[i].verdict;
+        if (rpl_badness(r->result[i].verdict) > rpl_badness(r->verdict)) r->verdict = r->result[i].verdict;
     }
     return ERR_OK;
 }
 
 int rpl_report_exit(const rpl_report *r)
 {
-    return r->n_results && r->n_errors == 0 && badness(r->verdict) <= badness("WAIVED") ? 0 : 1;
+    return r->n_results && r->n_errors == 0 && rpl_word_of(r->verdict)->fine ? 0 : 1;
 }
 
 err_code rpl_report_waive(const json_t *result, rpl_waivers *w, FILE *out, int *exit_status, err *e)

@@ -50,8 +50,7 @@ typedef struct rpl_report {
     const char *verdict;       /* the worst */
 } rpl_report;
 
-/* Reads a file of results, one object or several, or every *.json of a folder, where the --json of attribute and reduce is
- * passed over with a line on stderr. *r is zeroed before the first.
+/* Reads a file of results, one object or several, or every *.json of a folder. *r is zeroed before the first.
  * ERR_INPUT: not there, a folder without results, an unknown or incomplete result; ERR_FORMAT: no JSON. */
 MUST_USE err_code rpl_report_read(rpl_report *r, const char *path, err *e);
 /* Adds one object; where ("a.json: line 3") is for messages. j stays the caller's. ERR_INPUT as above. */
@@ -79,8 +78,6 @@ void rpl_report_html(const rpl_report *r, FILE *out);  /* needs no network and n
 /* s as XML text or attribute value: & < > " ' as entities; characters that XML forbids, and bytes that are of no whole
  * character of UTF-8, as where a text was cut, as "?". */
 void rpl_escape(const char *s, FILE *out);
-/* Bytes of the UTF-8 character at s; 0: none begins there. The byte that ends a text is a character of 1. */
-size_t rpl_utf8_bytes(const char *s);
 
 /* For an analysis that takes --waivers itself: judges its one result (a part of --shard stands for itself) with waivers,
  * prints on out (NULL: nothing) the issues that they speak about and those that match nothing, and sets
@@ -92,6 +89,13 @@ void rpl_report_waived_text(const rpl_report *r, FILE *out); /* the issues that 
 MUST_USE err_code rpl_issues_add(rpl_report *r, int32_t result, err *e); /* of one result; ERR_NOMEM */
 const char *rpl_issue_kind_text(rpl_issue_kind kind);                    /* "origin" "finding" "inherited" */
 const char *rpl_result_verdict(const rpl_result *r);                     /* from the merged sums alone */
+/* What results come to, from good to bad: the words, how they look, whether a report with it exits with 0. */
+typedef enum rpl_look { RPL_LOOK_GOOD, RPL_LOOK_NONE, RPL_LOOK_OPEN, RPL_LOOK_BAD } rpl_look;
+typedef struct rpl_verdict_word { const char *text; rpl_look look; bool fine; } rpl_verdict_word;
+enum { RPL_VERDICT_WORDS = 7 };
+extern const rpl_verdict_word RPL_VERDICT_WORD[RPL_VERDICT_WORDS];
+int rpl_badness(const char *verdict);                    /* its place there; of an unknown word behind the last */
+const rpl_verdict_word *rpl_word_of(const char *verdict); /* an unknown one is as FAIL */
 /* Members of JSON that may lack them, NaN and 0 then, of files that may hold anything. A real may be "nan" "inf" "-inf". A
  * count is cut to 2^53 either way, up to where every reader of JSON is exact: sums of a few cannot overflow. */
 double rpl_real(const json_t *j, const char *key);

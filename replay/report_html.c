@@ -9,22 +9,14 @@
 
 enum { ISSUES_SHOWN = 400 /* of a result; the text and the JSON have them all */ };
 
-static const char *style_of(const char *verdict)
-{
-    if (strcmp(verdict, "PASS") == 0) return "good";
-    if (strcmp(verdict, "FAIL") == 0) return "bad";
-    return strcmp(verdict, "DONE") == 0 ? "none" : "open";
-}
-
-static const char *glyph_of(const char *verdict)
-{
-    const char *style = style_of(verdict);
-    return style[0] == 'g' ? "= " : style[0] == 'b' ? "X " : style[0] == 'o' ? "? " : "";
-}
-
 static void put_verdict(const char *verdict, FILE *out)
 {
-    fprintf(out, "<span class=\"v %s\">%s%s</span>", style_of(verdict), glyph_of(verdict), verdict);
+    static const struct { const char *style, *glyph; } LOOKS[] = {
+        [RPL_LOOK_GOOD] = { "good", "= " }, [RPL_LOOK_NONE] = { "none", "" }, [RPL_LOOK_OPEN] = { "open", "? " },
+        [RPL_LOOK_BAD] = { "bad", "X " },
+    };
+    rpl_look look = rpl_word_of(verdict)->look;
+    fprintf(out, "<span class=\"v %s\">%s%s</span>", LOOKS[look].style, LOOKS[look].glyph, verdict);
 }
 
 static void put_results(const rpl_report *r, FILE *out)

@@ -2,29 +2,19 @@
 #include "replay/report.h"
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "replay/waiver.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-size_t rpl_utf8_bytes(const char *s)
-{
-    const unsigned char *u = (const unsigned char *)s, a = u[0];
-    size_t n = a < 0x80 ? 1 : a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 0;
-    for (size_t i = 1; i < n; i++)
-        if ((u[i] & 0xc0) != 0x80) return 0;
-    bool overlong = (a == 0xe0 && u[1] < 0xa0) || (a == 0xf0 && u[1] < 0x90);
-    bool outside = (a == 0xed && u[1] >= 0xa0) || (a == 0xf4 && u[1] >= 0x90); /* surrogates; beyond U+10FFFF */
-    return overlong || outside ? 0 : n;
-}
-
 /* A character that XML 1.0 forbids, or a byte of none, at *s; *n: its bytes. Forbidden are control characters, U+FFFE and
  * U+FFFF. */
 static bool is_forbidden(const char *s, size_t *n)
 {
     const unsigned char *u = (const unsigned char *)s;
-    *n = rpl_utf8_bytes(s);
+    *n = utf8_bytes(s);
     if (*n == 0) *n = 1;
     else if (*n == 1) return u[0] < 32 && u[0] != '\t' && u[0] != '\n' && u[0] != '\r';
     else return u[0] == 0xef && u[1] == 0xbf && u[2] >= 0xbe;
@@ -132,7 +122,7 @@ static void put_case(const rpl_report *r, size_t result, const char *class, cons
 static void put_verdict(const rpl_result *x, counts *n, FILE *out)
 {
     char figures[600];
-    bool fine = strcmp(x->verdict, "PASS") == 0 || strcmp(x->verdict, "WAIVED") == 0 || strcmp(x->verdict, "DONE") == 0;
+    const bool fine = rpl_word_of(x->verdict)->fine;
     n->tests++;
     n->failures += !fine;
     if (!out) return;

@@ -52,7 +52,9 @@ static rpl_tone way_cell(void *ctx, int row, int column, char tip[RPL_HEAT_TEXT]
 static void map_parity(const json_t *j, FILE *out)
 {
     ways w = { .names = json_object_get(j, "names"), .columns = json_object_get(j, "columns") };
-    const rpl_heat h = { .title = "values by ways to run: the worst of all rounds", .rows = (int)json_array_size(w.names),
+    const rpl_heat h = { .title = "values by ways to run: the worst of all rounds",
+                         .note = "rows: values; columns: ways to run; the tooltip has the counts and who differs",
+                         .rows = (int)json_array_size(w.names),
                          .columns = (int)json_array_size(w.columns), .ctx = &w, .row = way_row, .column = way_column,
                          .cell = way_cell };
     rpl_svg_heat(&h, out);
@@ -68,7 +70,10 @@ static void map_gates(const json_t *j, FILE *out)
     const char *key;
     json_t *g;
     json_object_foreach(json_object_get(j, "gates"), key, g) {
-        if (n == GATES_MAX) break;
+        if (n == GATES_MAX) {
+            fprintf(out, "<p class=\"soft\">only the first %d gates are shown</p>\n", n);
+            break;
+        }
         rpl_bar *b = &bar[n++];
         *b = (rpl_bar){ .value = rpl_real(g, "figure"), .control = rpl_real(g, "control"), .limit = rpl_real(g, "limit"),
                         .fails = strcmp(fmt_json_text(g, "verdict"), "PASS") != 0 };
@@ -135,7 +140,8 @@ static void map_acceptance(const json_t *j, FILE *out)
         if (here > columns) columns = here;
     }
     const rpl_heat h = { .title = "blocks in which the 1st, 2nd, ... draft was accepted", .rows = n, .columns = columns,
-                         .ctx = &p, .row = run_row, .column = position_column, .cell = position_cell, .cell_width = 60 };
+                         .ctx = &p, .row = run_row, .column = position_column, .cell = position_cell, .cell_width = 60,
+                         .note = "rows: runs; columns: places in the draft; percent of the blocks whose tokens are known" };
     rpl_svg_heat(&h, out);
     fputs("<div class=\"scroll\"><table><thead><tr><th>run</th><th class=\"n\">blocks exact</th>"
           "<th class=\"n\">accepted</th><th class=\"n\">against control</th><th class=\"n\">at temperature 1</th>"
@@ -155,6 +161,10 @@ static void map_acceptance(const json_t *j, FILE *out)
         fputs("</tr>\n", out);
     }
     fputs("</tbody></table></div>\n", out);
+    if (strcmp(fmt_json_text(j, "traffic"), "synthetic") == 0)
+        fputs("<p class=\"soft\">synthetic traffic: no target chose these tokens, and those taken are the recorded drafts, "
+              "which favours whatever drafts like them: read what is exact, and the differences between arms of which none "
+              "was recorded</p>\n", out);
 }
 
 /* ---- scorecard ---- */
@@ -205,6 +215,8 @@ static void map_matrix(const json_t *j, const char *row_key, const char *column_
     static matrix m; /* large; a report is written by one thread */
     size_t i;
     json_t *o;
+    char note[200];
+    int n_left_out = 0;
     m = (matrix){ .rows = 0 };
     json_array_foreach(json_object_get(j, "plantings"), i, o) {
         char row[48], column[64];
@@ -212,11 +224,16 @@ static void map_matrix(const json_t *j, const char *row_key, const char *column_
         member_text(o, column_key, column, sizeof column);
         int r = rpl_label_at(m.row[0], sizeof m.row[0], &m.rows, row);
         int c = rpl_label_at(m.column[0], sizeof m.column[0], &m.columns, column);
+        n_left_out += r < 0 || c < 0;
         for (int k = 0; r >= 0 && c >= 0 && k < OUTCOMES; k++)
             m.n[r][c][k] += strcmp(fmt_json_text(o, "outcome"), OUTCOME[k].name) == 0;
     }
+    int used = snprintf(note, sizeof note, "a cell is the worst outcome of its plantings; the tooltip counts them");
+    if (n_left_out)
+        snprintf(note + used, sizeof note - (size_t)used, "; %d plantings are not shown: more than %d rows or columns",
+                 n_left_out, RPL_LABELS_MAX);
     const rpl_heat h = { .title = title, .rows = m.rows, .columns = m.columns, .ctx = &m, .row = matrix_row,
-                         .column = matrix_column, .cell = matrix_cell };
+                         .column = matrix_column, .cell = matrix_cell, .note = note };
     rpl_svg_heat(&h, out);
 }
 

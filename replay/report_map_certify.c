@@ -17,6 +17,7 @@ typedef struct certificates {
     const char *value[VALUES_MAX];
     char label[CERTIFICATES_MAX][48];
     int n, n_values;
+    int n_all, n_left_out; /* tapes; values of those shown that are not */
 } certificates;
 
 static const json_t *op_of(const rpl_result *x, const char *value)
@@ -32,6 +33,7 @@ static void add_certificate(certificates *c, const rpl_result *x)
 {
     char tape[512];
     const json_t *ops = json_object_get(x->json, "ops");
+    c->n_all++;
     if (c->n == CERTIFICATES_MAX) return;
     const char *name = strrchr(rpl_result_tape(x, tape, sizeof tape), '/');
     snprintf(c->label[c->n], sizeof c->label[0], "%.40s", name ? name + 1 : tape);
@@ -40,7 +42,9 @@ static void add_certificate(certificates *c, const rpl_result *x)
         const char *value = rpl_text_at(ops, (int)i, "value");
         int k = 0;
         while (k < c->n_values && strcmp(c->value[k], value) != 0) k++;
-        if (k == c->n_values && k < VALUES_MAX) c->value[c->n_values++] = value;
+        if (k < c->n_values) continue;
+        if (k < VALUES_MAX) c->value[c->n_values++] = value;
+        else c->n_left_out++;
     }
 }
 
@@ -84,11 +88,19 @@ static rpl_tone certificate_cell(void *ctx, int row, int column, char tip[RPL_HE
     return op ? tone_of_op(c->result[column], op, tip) : RPL_TONE_ABSENT;
 }
 
+static const char OF_CELL[] = "a cell is the worst of all elements and rounds; its tooltip has the counts";
+
 static void map_certificates(certificates *c, FILE *out)
 {
+    char note[300] = "";
+    int used = snprintf(note, sizeof note, "rows: values; columns: tapes; %s", OF_CELL);
+    if (c->n_all > c->n)
+        used += snprintf(note + used, sizeof note - (size_t)used, "; only %d of %d tapes are shown", c->n, c->n_all);
+    if (c->n_left_out)
+        snprintf(note + used, sizeof note - (size_t)used, "; only the first %d values are shown", c->n_values);
     const rpl_heat h = { .title = "worst distance of each value from the exact one, in parts of its bound",
                          .rows = c->n_values, .columns = c->n, .ctx = c, .row = certificate_row,
-                         .column = certificate_column, .cell = certificate_cell };
+                         .column = certificate_column, .cell = certificate_cell, .note = note };
     rpl_svg_heat(&h, out);
 }
 
@@ -138,16 +150,21 @@ static rpl_tone stage_cell(void *ctx, int row, int column, char tip[RPL_HEAT_TEX
 static void map_stages(const rpl_result *x, FILE *out)
 {
     stages s = { .result = x };
-    char stage[16];
+    char stage[16], note[300];
+    int n_left_out = 0;
     const json_t *ops = json_object_get(x->json, "ops");
     for (int i = 0; i < (int)json_array_size(ops); i++) {
         const char *kind = split_name(rpl_text_at(ops, i, "value"), stage);
-        rpl_label_at(s.row[0], sizeof s.row[0], &s.rows, kind);
-        rpl_label_at(s.column[0], sizeof s.column[0], &s.columns, stage);
+        bool room = rpl_label_at(s.row[0], sizeof s.row[0], &s.rows, kind) >= 0;
+        n_left_out += !(rpl_label_at(s.column[0], sizeof s.column[0], &s.columns, stage) >= 0 && room);
     }
+    int used = snprintf(note, sizeof note, "rows: values; columns: stages, - of none; %s", OF_CELL);
+    if (n_left_out)
+        snprintf(note + used, sizeof note - (size_t)used, "; %d values are not shown: more than %d rows or columns",
+                 n_left_out, RPL_LABELS_MAX);
     const rpl_heat h = { .title = "worst distance of each value from the exact one, in parts of its bound, by stages",
                          .rows = s.rows, .columns = s.columns, .ctx = &s, .row = stage_row, .column = stage_column,
-                         .cell = stage_cell, .cell_width = 24 };
+                         .cell = stage_cell, .cell_width = 24, .note = note };
     rpl_svg_heat(&h, out);
 }
 
@@ -198,23 +215,26 @@ static rpl_tone block_cell(void *ctx, int row, int column, char tip[RPL_HEAT_TEX
     const blocks *b = ctx;
     const char *text = json_string_value(json_array_get(json_object_get(b->map, "share"), (size_t)row));
     int share = hex_at(text ? text : "", column);
-    if (share == 0) return RPL_TONE_D0;
+    if (share == 0) return RPL_TONE_P0;
     snprintf(tip, RPL_HEAT_TEXT, "%.0f %% of the elements are illegal", 100.0 * share / 255);
     snprintf(glyph, 16, "%.0f", 100.0 * share / 255);
-    return RPL_TONE_D4;
+    return RPL_TONE_P1;
 }
 
 static void map_blocks(const json_t *j, FILE *out)
 {
     enum { ORIGINS_SHOWN = 6 };
     const json_t *origins = json_object_get(j, "origins");
-    int shown = 0;
-    for (size_t i = 0; i < json_array_size(origins) && shown < ORIGINS_SHOWN; i++) {
+    int shown = 0, n_left_out = 0;
+    for (size_t i = 0; i < json_array_size(origins); i++) {
         const json_t *o = json_array_get(origins, i), *share = json_object_get(json_object_get(o, "map"), "share");
         const char *first = json_string_value(json_array_get(share, 0));
         blocks b = { .map = json_object_get(o, "map") };
         char title[200];
-        if (!first) continue;
+        if (!first || shown == ORIGINS_SHOWN) {
+            n_left_out += first != NULL;
+            continue;
+        }
         snprintf(title, sizeof title, "round %" PRId64 ", %s: %% illegal, rows by columns (a block is 32)",
                  rpl_count(o, "round"), fmt_json_text(b.map, "value"));
         const rpl_heat h = { .title = title, .rows = (int)json_array_size(share), .columns = (int)strlen(first) / 2,
@@ -222,6 +242,8 @@ static void map_blocks(const json_t *j, FILE *out)
         rpl_svg_heat(&h, out);
         shown++;
     }
+    if (n_left_out)
+        fprintf(out, "<p class=\"soft\">%d more origins have such a map; it is in the JSON</p>\n", n_left_out);
 }
 
 void rpl_map_certificate(const rpl_result *x, FILE *out)

@@ -1,11 +1,11 @@
 /* Files of results: JSON objects one after the other, as --json prints them. */
 #include "replay/report.h"
 
+#include "base/infile.h"
 #include "base/mem.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,8 +16,6 @@ typedef struct gather {
     json_t *diff;          /* NULL: none is open */
     char where[400];       /* of its verdict line */
     bool any;
-    bool of_folder;        /* what a folder holds beside results of analyses is passed over */
-    bool taken;            /* something was not */
 } gather;
 
 static err_code close_diff(gather *g, err *e)
@@ -44,26 +42,10 @@ static bool is_line(const char *type)
     return false;
 }
 
-/* The command whose --json j is, of those that judge no arm; NULL: of another. */
-static const char *no_judge(const json_t *j)
-{
-    static const struct { const char *command, *key[2]; } NO_JUDGE[] = {
-        { "attribute", { "metric", "candidates" } }, { "reduce", { "folder", "kinds" } },
-    };
-    for (size_t i = 0; i < COUNT_OF(NO_JUDGE); i++)
-        if (json_object_get(j, NO_JUDGE[i].key[0]) && json_object_get(j, NO_JUDGE[i].key[1])) return NO_JUDGE[i].command;
-    return NULL;
-}
-
 static err_code add_object(gather *g, json_t *j, const char *where, err *e)
 {
-    const char *type = fmt_json_text(j, "type"), *other = g->of_folder && !type[0] ? no_judge(j) : NULL;
+    const char *type = fmt_json_text(j, "type");
     g->any = true;
-    if (other) {
-        fprintf(stderr, "%s: passed over: reports take no --json of sparktape %s\n", where, other);
-        return ERR_OK;
-    }
-    g->taken = true;
     if (is_line(type)) {
         if (!g->diff)
             return err_set(e, ERR_INPUT, "%s: found a line of type '%s' alone, wanted the diff's verdict line before it",
@@ -109,21 +91,18 @@ static err_code add_stream(gather *g, FILE *f, err *e)
     return rc;
 }
 
-static err_code read_file(rpl_report *r, const char *path, bool of_folder, err *e)
+static err_code read_file(rpl_report *r, const char *path, err *e)
 {
-    struct stat st;
-    gather g = { .report = r, .file = path, .of_folder = of_folder };
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* without O_NONBLOCK a pipe of that name would hang */
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    gather g = { .report = r, .file = path };
+    int fd;
+    TRY(infile_open(path, path, "results", &fd, NULL, e));
+    FILE *f = fdopen(fd, "r");
     if (!f) {
-        int why = errno;
-        if (fd >= 0) close(fd);
-        return err_set(e, why == ENOENT || why == ENOTDIR ? ERR_INPUT : ERR_IO, "%s: cannot be opened: %s", path,
-                       strerror(why));
+        close(fd);
+        return err_set(e, ERR_NOMEM, "%s: no memory for reading it", path);
     }
-    bool regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-    err_code rc = regular ? add_stream(&g, f, e) : err_set(e, ERR_INPUT, "%s: is no file, wanted results", path);
-    r->n_files += rc == ERR_OK && g.taken;
+    err_code rc = add_stream(&g, f, e);
+    r->n_files += rc == ERR_OK;
     fclose(f);
     return rc;
 }
@@ -163,12 +142,10 @@ err_code rpl_report_read(rpl_report *r, const char *path, err *e)
 {
     struct stat st;
     char **name;
-    size_t n, n_before = r->n_files;
-    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return read_file(r, path, false, e);
+    size_t n;
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return read_file(r, path, e);
     err_code rc = list_folder(path, &name, &n, e);
-    for (size_t i = 0; rc == ERR_OK && i < n; i++) rc = read_file(r, name[i], true, e);
-    if (rc == ERR_OK && r->n_files == n_before)
-        rc = err_set(e, ERR_INPUT, "%s: found nothing that a report takes in this folder, wanted results", path);
+    for (size_t i = 0; rc == ERR_OK && i < n; i++) rc = read_file(r, name[i], e);
     for (size_t i = 0; i < n; i++) free(name[i]);
     free(name);
     return rc;

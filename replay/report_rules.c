@@ -106,7 +106,7 @@ static const rpl_field ACCEPT_RUN[] = {
 };
 static const rpl_field ACCEPTANCE[] = {
     COMMON, COVERAGE, LABEL("tape"), LABEL("model"), KEY("control"), SUM("blocks"), SUM("determined"), MAX("short"),
-    MAX("target_logits"), MAX("rounds_left_out"), KEYED_IN_KEY("runs", ACCEPT_RUN, "run", "windows"),
+    MAX("target_logits"), MAX("rounds_left_out"), KEY("traffic"), KEYED_IN_KEY("runs", ACCEPT_RUN, "run", "windows"),
     LIST("block_list", "round"), END,
 };
 
@@ -120,7 +120,19 @@ static const rpl_field SCORECARD[] = {
     KEYED_IN_KEY("arms", SCORE_ARM, "arm"), LIST("plantings", NULL), END,
 };
 static const rpl_field INJECTION[] = {
-    COMMON, LABEL("path"), KEY("injected"), SUM("changed"), KEY("must"), OR("partial"), END,
+    COMMON, LABEL("path"), KEY("injected"), SUM("changed"), KEY("hidden"), KEY("must"), OR("partial"), END,
+};
+
+/* ---- attribute, reduce: of one tape, never in parts ---- */
+
+static const rpl_field ATTRIBUTION[] = {
+    COMMON, LABEL("tape"), KEY("metric"), KEY("arm"), KEY("reference"), KEY("limit"), KEY("rounds"), KEY("candidates"),
+    KEY("reference_figure"), KEY("arm_figure"), KEY("differs"), KEY("away"), KEY("appear"), KEY("tries"), OR("interrupted"),
+    OR("damaged"), KEY("tape_tokens"), KEY("tape_tokens_other"), END,
+};
+static const rpl_field REDUCTION[] = {
+    COMMON, LABEL("tape"), LABEL("folder"), KEY("op"), KEY("kinds"), KEY("round"), KEY("rows"), KEY("rows_total"),
+    LABEL("bytes"), KEY("elements"), KEY("equal"), KEY("flip"), KEY("illegal"), KEY("unjudged"), END,
 };
 
 const rpl_analysis RPL_ANALYSES[] = {
@@ -132,6 +144,8 @@ const rpl_analysis RPL_ANALYSES[] = {
     { "acceptance", "accept", ACCEPTANCE },
     { "scorecard", "scorecard", SCORECARD },
     { "injection", "inject", INJECTION },
+    { "attribution", "attribute", ATTRIBUTION },
+    { "reduction", "reduce", REDUCTION },
     { NULL, NULL, NULL },
 };
 

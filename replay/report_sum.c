@@ -113,6 +113,29 @@ static const char *summed_verdict(const char *type, const json_t *j)
 
 static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
+const rpl_verdict_word RPL_VERDICT_WORD[RPL_VERDICT_WORDS] = {
+    { "DONE", RPL_LOOK_NONE, true },
+    { "PASS", RPL_LOOK_GOOD, true },
+    { "WAIVED", RPL_LOOK_OPEN, true },
+    { "PARTIAL", RPL_LOOK_OPEN, false },
+    { "INCOMPLETE", RPL_LOOK_OPEN, false },
+    { "CONTROL-FAILS", RPL_LOOK_OPEN, false },
+    { "FAIL", RPL_LOOK_BAD, false },
+};
+
+int rpl_badness(const char *verdict)
+{
+    int i = 0;
+    while (i < RPL_VERDICT_WORDS && !is(verdict, RPL_VERDICT_WORD[i].text)) i++;
+    return i;
+}
+
+const rpl_verdict_word *rpl_word_of(const char *verdict)
+{
+    int i = rpl_badness(verdict);
+    return &RPL_VERDICT_WORD[i < RPL_VERDICT_WORDS ? i : RPL_VERDICT_WORDS - 1];
+}
+
 bool rpl_result_has_all(const json_t *j)
 {
     const json_t *shard = json_object_get(j, "shard");
@@ -135,8 +158,9 @@ const char *rpl_result_verdict(const rpl_result *r)
     const char *v = fmt_json_text(j, "verdict");
     bool left_out = json_is_true(json_object_get(j, "partial")) || !rpl_result_has_all(j) ||
                     (json_object_get(j, "rounds_wanted") && rpl_count(j, "rounds") != rpl_count(j, "rounds_wanted"));
-    if (is(r->analysis->type, "injection")) return "DONE";
-    if (is(r->analysis->type, "first divergence")) v = rpl_count(j, "round") < 0 ? "PASS" : "FAIL";
+    if (is(r->analysis->type, "injection") || is(r->analysis->type, "reduction")) return "DONE";
+    if (is(r->analysis->type, "attribution")) return is(v, "PARTIAL") || is(v, "INCOMPLETE") ? v : "DONE";
+    if (is(r->analysis->type, "first divergence")) v = rpl_count(j, "round") >= 0 ? "FAIL" : v[0] ? v : "PASS";
     if (is(v, "CONTROL-FAILS")) return "CONTROL-FAILS";
     bool passes = is(v, "PASS") || is(v, "SAME"), open = is(v, "PARTIAL") || is(v, "EMPTY") || is(v, "INCOMPLETE");
     if (left_out && (passes || open)) return "PARTIAL";

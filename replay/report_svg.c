@@ -98,9 +98,11 @@ static void put_columns(const rpl_heat *h, int left, int top, int width, bool up
     }
 }
 
-static void put_legend(const bool seen[RPL_TONE_COUNT], FILE *out)
+static void put_legend(const char *note, const bool seen[RPL_TONE_COUNT], FILE *out)
 {
     fputs("<p class=\"soft\">", out);
+    rpl_escape(note ? note : "", out);
+    fputs(note ? "<br>\n" : "", out);
     for (int k = 0; k < RPL_TONE_COUNT; k++) {
         if (!seen[k]) continue;
         fprintf(out, "<span class=\"v %s\">", TONES[k].style);
@@ -134,7 +136,7 @@ void rpl_svg_heat(const rpl_heat *h, FILE *out)
         for (int c = 0; c < h->columns; c++) put_cell(h, r, c, left + c * width, top + r * CELL, width, seen, out);
     }
     fputs("</svg></div>\n", out);
-    put_legend(seen, out);
+    put_legend(h->note, seen, out);
 }
 
 /* ---- bars ---- */

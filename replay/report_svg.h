@@ -14,6 +14,7 @@
     X(ABSENT, "none", "-", "absent") X(UNSTABLE, "worst", "!", "differs from itself, or a rank")  \
     X(D0, "d0", "0", "equal") X(D1, "d1", "1", "below 0.1 of the bound") X(D2, "d2", "2", "below 0.5") \
     X(D3, "d3", "3", "within the bound") X(D4, "bad", "X", "illegal")                             \
+    X(P0, "d0", "", "none illegal") X(P1, "bad", "%", "so many percent of the elements illegal")  \
     X(RIGHT, "good", "=", "first origin is the op") X(ELSEWHERE, "open", "?", "named elsewhere")  \
     X(MISSED, "bad", "X", "missed") X(ADMISSIBLE, "mild", "~", "admissible")                      \
     X(ABSORBED, "d1", "o", "absorbed") X(IDLE, "none", "-", "no occasion")                        \
@@ -34,6 +35,7 @@ typedef struct rpl_heat {
     /* The cell: what a tooltip says behind "row, column: ", and a text instead of the tone's glyph ("" the glyph). */
     rpl_tone (*cell)(void *ctx, int row, int column, char tip[RPL_HEAT_TEXT], char glyph[16]);
     int cell_width;                               /* pixels; 0: 18 */
+    const char *note;                             /* what a cell is of, and what is not shown; before the legend */
 } rpl_heat;
 
 /* Map and legend; nothing when it has no cell. */

@@ -2,6 +2,7 @@
 #include "replay/report.h"
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "replay/waiver.h"
 
 #include <inttypes.h>
@@ -68,6 +69,24 @@ static void accept_figures(const json_t *j, char *buf, size_t buf_bytes)
     }
 }
 
+/* "drafts of the tape against mirror: 3; goes away with s0.attn.q" */
+static void attribute_figures(const json_t *j, char *buf, size_t buf_bytes)
+{
+    static const char *const SETS[][2] = { { "away", "; goes away with " }, { "appear", "; appears with " } };
+    int n = snprintf(buf, buf_bytes, "%s: %s of %s against %s: %.6g", fmt_json_text(j, "verdict"),
+                     fmt_json_text(j, "metric"), fmt_json_text(j, "arm"), fmt_json_text(j, "reference"),
+                     rpl_real(j, "arm_figure"));
+    for (size_t k = 0; k < COUNT_OF(SETS); k++) {
+        const json_t *ops = json_object_get(json_object_get(j, SETS[k][0]), "ops");
+        size_t i;
+        json_t *op;
+        json_array_foreach((json_t *)ops, i, op)
+            if (n >= 0 && (size_t)n < buf_bytes)
+                n += snprintf(buf + n, buf_bytes - (size_t)n, "%s%s", i ? ", " : SETS[k][1],
+                              json_is_string(op) ? json_string_value(op) : "?");
+    }
+}
+
 const char *rpl_result_figures(const rpl_result *r, char *buf, size_t buf_bytes)
 {
     const json_t *j = r->json;
@@ -97,6 +116,12 @@ const char *rpl_result_figures(const rpl_result *r, char *buf, size_t buf_bytes)
         snprintf(buf, buf_bytes, "%s at %s: %" PRId64 " elements changed",
                  fmt_json_text(json_object_get(j, "injected"), "kind"),
                  fmt_json_text(json_object_get(j, "injected"), "op"), rpl_count(j, "changed"));
+    else if (strcmp(type, "attribution") == 0) attribute_figures(j, buf, buf_bytes);
+    else if (strcmp(type, "reduction") == 0)
+        snprintf(buf, buf_bytes, "%s of round %" PRId64 ": %" PRId64 " elements, %" PRId64 " equal, %" PRId64
+                 " within their bounds, %" PRId64 " illegal, %" PRId64 " not judged; %s", fmt_json_text(j, "op"),
+                 rpl_count(j, "round"), rpl_count(j, "elements"), rpl_count(j, "equal"), rpl_count(j, "flip"),
+                 rpl_count(j, "illegal"), rpl_count(j, "unjudged"), fmt_json_text(j, "folder"));
     coverage_text(j, buf, buf_bytes);
     return buf;
 }
@@ -105,9 +130,9 @@ const char *rpl_result_figures(const rpl_result *r, char *buf, size_t buf_bytes)
 
 static const char *color_of(const char *verdict)
 {
-    if (strcmp(verdict, "PASS") == 0) return "\033[32m";
-    if (strcmp(verdict, "FAIL") == 0) return "\033[31m";
-    return strcmp(verdict, "DONE") == 0 ? "" : "\033[33m";
+    static const char *const COLORS[] = { [RPL_LOOK_GOOD] = "\033[32m", [RPL_LOOK_NONE] = "", [RPL_LOOK_OPEN] = "\033[33m",
+                                          [RPL_LOOK_BAD] = "\033[31m" };
+    return COLORS[rpl_word_of(verdict)->look];
 }
 
 /* Text of files: control characters, which could speak to the terminal, as '?'. */
@@ -253,13 +278,12 @@ void rpl_report_waived_text(const rpl_report *r, FILE *out)
 
 void rpl_report_text(const rpl_report *r, bool all, bool color, FILE *out)
 {
-    static const char *const ORDER[] = { "PASS", "WAIVED", "DONE", "PARTIAL", "INCOMPLETE", "CONTROL-FAILS", "FAIL" };
     print_verdict(r->verdict, 0, color, out);
     fprintf(out, "  %zu results of %zu files:", r->n_results, r->n_files);
-    for (size_t k = 0; k < COUNT_OF(ORDER); k++) {
+    for (int k = 0; k < RPL_VERDICT_WORDS; k++) {
         int n = 0;
-        for (size_t i = 0; i < r->n_results; i++) n += strcmp(r->result[i].verdict, ORDER[k]) == 0;
-        if (n) fprintf(out, " %d %s", n, ORDER[k]);
+        for (size_t i = 0; i < r->n_results; i++) n += rpl_badness(r->result[i].verdict) == k;
+        if (n) fprintf(out, " %d %s", n, RPL_VERDICT_WORD[k].text);
     }
     fputs("\n\n", out);
     print_results(r, color, out);
@@ -280,7 +304,7 @@ static json_t *text_json(const char *s)
 {
     char *text = mem_strdup(s);
     for (char *c = text; c && *c;) {
-        size_t n = rpl_utf8_bytes(c);
+        size_t n = utf8_bytes(c);
         if (n == 0) *c = '?';
         c += n ? n : 1;
     }

@@ -55,11 +55,25 @@ bool rpl_set_has(const char *set, const char *name)
     }
 }
 
-static bool set_has_group(const char *set, const eng_program *p, const rpl_group *g)
+/* The very name: "s0.attn.norm" has what lies below it, but not the qr that reads s0.attn.norm.qdq. */
+static bool set_names(const char *set, const char *name)
+{
+    const size_t bytes = strlen(name);
+    for (;;) {
+        size_t n = strcspn(set, ",");
+        if (n == bytes && memcmp(set, name, n) == 0) return true;
+        if (!set[n]) return false;
+        set += n + 1;
+    }
+}
+
+bool rpl_set_has_group(const char *set, const eng_program *p, const rpl_group *g)
 {
     if (rpl_set_has(set, g->name)) return true;
     for (int32_t i = 0; i < g->n_out; i++)
         if (rpl_set_has(set, p->value[g->out[i]].name)) return true;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (set_names(set, p->op[g->op[i]].name)) return true;
     return false;
 }
 
@@ -87,7 +101,7 @@ static err_code choose_makers(rpl_rerun *r, err *e)
     for (int32_t i = 0; i < n; i++) {
         r->maker[i] = -1;
         for (int32_t k = r->n_by - 1; k >= 0; k--)
-            if (set_has_group(r->by[k].set, r->own.program, rpl_fold_at(r->own.fold, i))) r->maker[i] = k;
+            if (rpl_set_has_group(r->by[k].set, r->own.program, rpl_fold_at(r->own.fold, i))) r->maker[i] = k;
         if (r->maker[i] >= 0) n_made[r->maker[i]]++;
     }
     for (int32_t k = 0; k < r->n_by; k++)

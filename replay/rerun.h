@@ -20,6 +20,8 @@ MUST_USE err_code rpl_substitute_parse(const char *text, const eng_option_words 
 
 /* Whether set has the op or the value of that name. */
 bool rpl_set_has(const char *set, const char *name);
+/* Whether set has the group: its op, a value that it writes, or by its very name a hidden op inside. */
+bool rpl_set_has_group(const char *set, const eng_program *p, const rpl_group *g);
 
 typedef struct rpl_rerun_draft {
     int32_t anchor, pos, n_out;

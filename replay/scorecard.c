@@ -120,7 +120,7 @@ static err_code make_programs(run *r, int32_t arm, err *e)
 {
     const eng_options *o = &r->card->arm[arm].o;
     for (int step = 0; step < 2; step++) {
-        TRY(eng_program_make(eng_weights_config(r->weights), (eng_step_kind)step, o->n_ranks, o->combine,
+        TRY(eng_program_make(eng_weights_config(r->weights), (eng_step_kind)step, o->n_ranks, o->combine, &o->reps,
                              &r->program[arm][step], e));
         const eng_program *p = r->program[arm][step];
         bool *recorded = mem_alloc((size_t)p->n_values, sizeof *recorded);

@@ -64,7 +64,7 @@ static json_t *cell_json(const cell *c)
                           (json_int_t)(c->n[RPL_SCORE_RIGHT] + c->n[RPL_SCORE_ELSEWHERE]), "causes_named",
                           (json_int_t)c->classes, "causes_right", (json_int_t)c->named);
     for (int o = 0; j && o < RPL_SCORE_OUTCOMES; o++)
-        json_object_set_new(j, rpl_outcome_name((rpl_outcome)o), json_integer((json_int_t)c->n[o]));
+        fmt_json_put(&j, rpl_outcome_name((rpl_outcome)o), json_integer((json_int_t)c->n[o]));
     return j;
 }
 
@@ -134,7 +134,7 @@ static json_t *unshown(const rpl_scorecard *card)
                 const rpl_planting *p = &card->planting[i];
                 if (p->kind == kind && (int)p->outcome == o) find_or_add(ops, eng_kind_name(p->op_kind));
             }
-            json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:o, s:s, s:s}", "kind", kind->name, "outcome",
+            fmt_json_add(&list, json_pack("{s:s, s:s, s:I, s:o, s:s, s:s}", "kind", kind->name, "outcome",
                                                   rpl_outcome_name((rpl_outcome)o), "n", (json_int_t)n, "ops", ops, "why",
                                                   why_of((rpl_outcome)o), "summary", kind->summary));
         }

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "capture/joined.h"
+#include "engine/identity.h"
 
 struct rpl_layout {
     eng_program *program[2];  /* whose names the rows use */
@@ -94,13 +95,14 @@ static err_code fill_layout(rpl_layout *l, const fmt_tape *t, rpl_feed *f, const
 
 err_code rpl_layout_make(const fmt_tape *t, const eng_config *c, const bool *only, rpl_layout **out, err *e)
 {
+    const eng_reps reps = eng_identity_reps(json_object_get(fmt_tape_head(t), "identity"));
     rpl_feed *f = NULL;
     *out = NULL;
     rpl_layout *l = mem_alloc(1, sizeof *l);
     if (!l) return err_set(e, ERR_NOMEM, "no memory for the values");
     err_code rc = rpl_feed_open(t, c, RPL_WINDOWS_AUTO, NULL, &f, e);
     for (int k = 0; k < 2 && rc == ERR_OK; k++)
-        rc = eng_program_make(c, (eng_step_kind)k, 1, ENG_COMBINE_EXACT, &l->program[k], e);
+        rc = eng_program_make(c, (eng_step_kind)k, 1, ENG_COMBINE_EXACT, &reps, &l->program[k], e);
     if (rc == ERR_OK) rc = fill_layout(l, t, f, only, e);
     rpl_feed_close(f);
     if (rc == ERR_OK) *out = l;

@@ -48,7 +48,7 @@ static void go_back(tui_app *app)
 err_code tui_app_init(tui_app *app, tui_arms *arms, const tui_tools *tools, int32_t width, int32_t height, err *e)
 {
     *app = (tui_app){ .arms = arms, .b = arms->n > 1, .tools = *tools, .at = { .value = -1, .element = -1 }, .page = 1,
-                      .canvas.ascii = tools->ascii };
+                      .alone = -1, .canvas.ascii = tools->ascii };
     app->model = tui_arms_first(arms, app->b);
     err_code rc = tui_canvas_resize(&app->canvas, width, height, e);
     for (tui_kind k = TUI_ROUNDS; rc == ERR_OK && k < TUI_KINDS; k++) {
@@ -150,7 +150,6 @@ void tui_say(tui_app *app, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(app->message, sizeof app->message, fmt, args);
     va_end(args);
-    app->judging = false;
 }
 
 /* What only the stack is about; false: not one of these. */
@@ -163,7 +162,7 @@ static bool act_stack(tui_app *app, tui_action action)
         go_back(app);
         return true;
     case TUI_DO_ESCAPE: go_back(app); return true;
-    case TUI_DO_HELP: app->help = true; return true;
+    case TUI_DO_HELP: app->help = 1; return true;
     case TUI_DO_GO_ROUNDS: open_by_number(app, TUI_ROUNDS); return true;
     case TUI_DO_GO_PROGRAM: open_by_number(app, TUI_PROGRAM); return true;
     case TUI_DO_GO_VALUE: open_by_number(app, TUI_VALUE); return true;
@@ -180,11 +179,14 @@ static void type_key(tui_app *app, int32_t key)
 {
     size_t n = strlen(app->typed);
     if (key == TUI_KEY_ESC) app->ask = NULL;
-    else if (key == TUI_KEY_BACKSPACE || key == TUI_KEY_DELETE) app->typed[n ? n - 1 : 0] = 0;
-    else if (key == TUI_KEY_CLEAR) app->typed[0] = 0;
-    else if (key >= ' ' && key < 0x7f && n + 1 < sizeof app->typed) {
-        app->typed[n] = (char)key;
-        app->typed[n + 1] = 0;
+    else if (key == TUI_KEY_BACKSPACE || key == TUI_KEY_DELETE) {
+        while (n > 0 && (app->typed[n - 1] & 0xc0) == 0x80) n--; /* the whole character */
+        app->typed[n ? n - 1 : 0] = 0;
+    } else if (key == TUI_KEY_CLEAR) app->typed[0] = 0;
+    else if (key >= ' ' && key != 0x7f && key < TUI_KEY_SPECIAL) {
+        char glyph[5];
+        size_t bytes = (size_t)tui_utf8((uint32_t)key, glyph);
+        if (n + bytes < sizeof app->typed) memcpy(app->typed + n, glyph, bytes + 1);
     } else if (key == TUI_KEY_ENTER) {
         app->ask = NULL;
         if (!tui_act_text(app, app->asked_by, app->typed))
@@ -200,7 +202,7 @@ static void do_action(tui_app *app, tui_action action)
     if (r.open != TUI_STAY) tui_open(app, r.open);
     app->ask = r.ask;
     app->asked_by = action;
-    snprintf(app->typed, sizeof app->typed, "%s", r.typed ? r.typed : "");
+    memcpy(app->typed, r.typed, sizeof app->typed);
 }
 
 bool tui_app_key(tui_app *app, int32_t key)
@@ -211,7 +213,7 @@ bool tui_app_key(tui_app *app, int32_t key)
     }
     app->message[0] = 0;
     if (app->help) {
-        app->help = false;
+        app->help = key == TUI_KEY_ESC || app->help >= tui_help_pages(app) ? 0 : app->help + 1;
         return true;
     }
     const tui_binding *b = tui_binding_find(key, tui_app_screen(app)->bit);
@@ -219,9 +221,8 @@ bool tui_app_key(tui_app *app, int32_t key)
     return !app->quit;
 }
 
-void tui_app_click(tui_app *app, int32_t x, int32_t y)
+void tui_app_click(tui_app *app, int32_t y)
 {
-    (void)x;
     if (app->ask || app->help || !app->list || y < app->list_y || y >= app->list_y + app->page) return;
     int32_t line = app->list->top + y - app->list_y;
     if (line >= app->list->n) return;

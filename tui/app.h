@@ -13,14 +13,17 @@ typedef enum tui_kind {
     TUI_STAY, TUI_ROUNDS, TUI_PROGRAM, TUI_VALUE, TUI_ROUTING, TUI_TOKENS, TUI_MATRIX, TUI_INFO, TUI_PAGER, TUI_KINDS,
 } tui_kind;
 
+/* What a reference, and what is said of one, has room for: a path, and a place on the tape. */
+enum { TUI_REFERENCE_BYTES = 4096 + 512 };
+
 /* What the screens are about; each moves it and reads it when it comes to the front. */
 typedef struct tui_place {
-    int32_t request; /* index in the model, 0 when there is none */
+    int32_t request; /* index in the model, -1: none is chosen */
     int32_t value;   /* index among the values of the request's round, -1: none chosen */
     int64_t element; /* flat index in the value, -1: none chosen */
 } tui_place;
 
-typedef struct tui_mark { int32_t round, slot; } tui_mark_at;
+typedef struct tui_marked { int32_t round, slot; } tui_marked;
 
 /* What the app may be given beyond its tapes; all may be zero. Borrowed. */
 typedef struct tui_tools {
@@ -35,27 +38,27 @@ typedef struct tui_app {
     int a, b;            /* the arms that are sides A and B of model; b is a for one tape alone */
     tui_model *model;
     tui_place at;
-    char message[512];   /* shown in the last line until the next key */
+    char message[TUI_REFERENCE_BYTES]; /* shown in the last line until the next key */
     int32_t page;        /* lines of the list last drawn: what a page is */
     tui_list *list;      /* the list last drawn and the line of its first entry, for clicks; NULL: none */
     int32_t list_y;
     tui_tools tools;
     tui_judge *judge;
     uint32_t generation; /* counts up whenever model is another one: indices kept elsewhere are void */
-    tui_mark_at *mark;   /* marked requests */
+    tui_marked *mark;    /* marked requests */
     size_t n_marks, marks_capacity;
     char gates[64];      /* what classify said last, and of which tape: "B: PASS"; "": it was not asked */
-    bool judging;        /* the message says that a round is being judged: it goes when that is done */
     bool follow;         /* the user wants tapes looked at again while they grow; the owner of the tapes does it */
     bool mouse;          /* the user wants clicks and the wheel */
-    char copied[512];    /* for the terminal's clipboard; whoever takes it empties it */
-    int side;            /* whose pane is alone on Value, else A: what .npy takes */
+    char copied[TUI_REFERENCE_BYTES]; /* for the terminal's clipboard; whoever takes it empties it */
+    int alone;           /* the arm whose pane has the screen last drawn for itself, -1: none */
     /* Private to app*.c. */
     tui_canvas canvas;
     void *state[TUI_KINDS];
     tui_kind stack[TUI_KINDS];
     int32_t depth;
-    bool help, quit;
+    int32_t help;        /* page of the help, 0: it is not shown */
+    bool quit;
     const char *ask;     /* label of the line being typed; NULL: none */
     tui_action asked_by;
     char typed[256];
@@ -66,7 +69,7 @@ typedef struct tui_app {
 typedef struct tui_reaction {
     tui_kind open;     /* put this screen on top */
     const char *ask;   /* read a line with this label; it comes back through text() with the same action */
-    const char *typed; /* what stands in the line to begin with; NULL: nothing */
+    char typed[256];   /* what stands in the line to begin with */
 } tui_reaction;
 
 /* A screen. Its state is made zero and lives as long as the app. It draws only when asked, inside body: the lines between
@@ -100,8 +103,8 @@ MUST_USE err_code tui_app_resize(tui_app *app, int32_t width, int32_t height, er
 void tui_app_replace(tui_app *app, tui_arms *arms);
 /* One key. Nothing is drawn. false: the user has quit. */
 bool tui_app_key(tui_app *app, int32_t key);
-/* A click on a cell: the cursor goes to that line; twice on the same line opens it. */
-void tui_app_click(tui_app *app, int32_t x, int32_t y);
+/* A click on line y of the screen: the cursor goes there; twice on the same line opens it. */
+void tui_app_click(tui_app *app, int32_t y);
 /* Draws; the canvas is valid until the next call. */
 const tui_canvas *tui_app_draw(tui_app *app);
 /* Something works for the screens: draw again soon. */
@@ -116,6 +119,8 @@ bool tui_is_threaded(const tui_app *app);
 char tui_letter(const tui_app *app, int side); /* 'A' for the first tape */
 /* The side that is under suspicion, which judging, attributing and references are about: B, or the one tape alone. */
 int tui_suspect(const tui_app *app);
+/* The same, unless only A has the value. */
+int tui_suspect_having(const tui_app *app, const cap_name *v);
 /* The request at app->at; NULL: the tapes have none. */
 const tui_request *tui_at_request(tui_app *app);
 /* The value at app->at; NULL: none chosen. */
@@ -124,7 +129,7 @@ const rpl_value *tui_at_result(tui_app *app); /* NULL: not compared */
 /* Chooses a value where none is chosen: the first origin, else the first that the request shows. */
 void tui_choose_value(tui_app *app);
 /* "a.tape:3/-/s0.attn_out[2, 17]": what show and --at take. */
-void tui_reference(tui_app *app, char *buf, size_t bytes);
+void tui_reference(tui_app *app, char buf[TUI_REFERENCE_BYTES]);
 bool tui_is_marked(const tui_app *app, const tui_request *r);
 /* Puts a value of the current round on app->at and opens Value. false: the round has none of this name. */
 bool tui_open_value(tui_app *app, int32_t slot, const char *name);
@@ -139,6 +144,9 @@ const rpl_origin *tui_origin_of(tui_app *app, int side, const cap_name *n, bool 
 const rpl_origin *tui_any_origin_of(tui_app *app, const cap_name *n, int *side, bool *inherited);
 /* What the suspect's certificate says of a round; NULL: not judged. */
 const rpl_certificate *tui_judgement(tui_app *app, const tui_request *r);
+
+/* ---- app_draw.c ---- */
+int32_t tui_help_pages(const tui_app *app);
 
 /* ---- app_act.c: what does not depend on the screen; false: not one of these ---- */
 bool tui_act(tui_app *app, tui_action action, tui_reaction *r);

@@ -10,7 +10,7 @@ static void refresh(tui_app *app) { tui_app_screen(app)->enter(app, tui_app_stat
 static void step_round(tui_app *app, int by)
 {
     const cap_name *v = tui_at_value(app);
-    int32_t i = tui_at_request(app) ? tui_model_step(app->model, app->at.request, by) : -1;
+    int32_t i = tui_model_step(app->model, app->at.request, by);
     if (i < 0) {
         tui_say(app, "no %s round of this slot", by < 0 ? "earlier" : "later");
         return;
@@ -50,13 +50,14 @@ static void go_origin(tui_app *app)
 {
     bool any_round = tui_app_screen(app)->bit & (TUI_ON_ROUNDS | TUI_ON_MATRIX | TUI_ON_INFO);
     int32_t i = app->at.request, n = tui_model_requests(app->model);
+    bool chosen = any_round || tui_at_request(app);
     if (!tui_model_is_pair(app->model)) {
         go_illegal(app);
         return;
     }
     if (any_round)
         for (i = 0; i < n && tui_model_request(app->model, i)->first_origin < 0;) i++;
-    const tui_request *r = i < n ? tui_model_request(app->model, i) : NULL;
+    const tui_request *r = chosen && i < n ? tui_model_request(app->model, i) : NULL;
     if (!r || r->first_origin < 0) {
         tui_say(app, "no origin %s%s", any_round ? "found" : "in this round",
                 tui_model_rounds_done(app->model) < tui_model_rounds(app->model) ? " so far: still comparing" : "");
@@ -86,21 +87,15 @@ static void certify(tui_app *app)
 {
     const tui_request *r = tui_at_request(app);
     const fmt_tape *tapes[TUI_SIDES] = { tui_model_tape(app->model, TUI_A), tui_model_tape(app->model, TUI_B) };
-    if (!r) return;
     if (!app->judge) tui_say(app, "to judge a round the checkpoint is needed: browse ... --model MODEL");
     else if (!tui_judge_ask(app->judge, tapes, tapes[TUI_B] ? 2 : 1, r->round))
-        tui_say(app, "another round is being judged");
-    else if (tui_judge_busy(app->judge)) {
-        tui_say(app, "judging round %d", r->round);
-        app->judging = true;
-    } else if (tui_judge_why(app->judge)[0]) tui_say(app, "%s", tui_judge_why(app->judge));
+        tui_say(app, "round %d is still being judged", tui_judge_at(app->judge));
     else refresh(app);
 }
 
 static void mark(tui_app *app)
 {
     const tui_request *r = tui_at_request(app);
-    if (!r) return;
     for (size_t i = 0; i < app->n_marks; i++)
         if (app->mark[i].round == r->round && app->mark[i].slot == r->slot) {
             app->mark[i] = app->mark[--app->n_marks];
@@ -112,7 +107,7 @@ static void mark(tui_app *app)
         return;
     }
     app->mark = array;
-    app->mark[app->n_marks++] = (tui_mark_at){ r->round, r->slot };
+    app->mark[app->n_marks++] = (tui_marked){ r->round, r->slot };
 }
 
 static void pause_comparing(tui_app *app)
@@ -121,10 +116,20 @@ static void pause_comparing(tui_app *app)
     tui_say(app, app->arms->paused ? "comparing is stopped; only what is looked at is compared" : "comparing goes on");
 }
 
+/* Acts on the request of the cursor. */
+static bool needs_request(tui_action action)
+{
+    return action == TUI_DO_ROUND_BACK || action == TUI_DO_ROUND_ON || action == TUI_DO_CERTIFY ||
+           action == TUI_DO_ATTRIBUTE || action == TUI_DO_MARK || action == TUI_DO_REFERENCE;
+}
+
 bool tui_act(tui_app *app, tui_action action, tui_reaction *r)
 {
-    static char name[256]; /* of the reaction, which is read at once */
-    char reference[512];
+    char reference[TUI_REFERENCE_BYTES];
+    if (needs_request(action) && !tui_at_request(app)) {
+        tui_say(app, "no round is chosen: Rounds shows no line");
+        return true;
+    }
     switch (action) {
     case TUI_DO_ROUND_BACK: step_round(app, -1); return true;
     case TUI_DO_ROUND_ON: step_round(app, 1); return true;
@@ -143,15 +148,19 @@ bool tui_act(tui_app *app, tui_action action, tui_reaction *r)
         tui_say(app, app->mouse ? "mouse on: click, twice opens, wheel" : "mouse off");
         return true;
     case TUI_DO_REFERENCE:
-        tui_reference(app, reference, sizeof reference);
+        tui_reference(app, reference);
         tui_say(app, "%s", reference);
         snprintf(app->copied, sizeof app->copied, "%s", reference);
         return true;
     case TUI_DO_EXPORT:
-        tui_export_name(app, name, sizeof name);
-        *r = (tui_reaction){ .ask = "export to (.npy .safetensors .csv .txt): ", .typed = name };
+        if (app->export) {
+            tui_say(app, "a file is still being written: its message comes first");
+            return true;
+        }
+        r->ask = "export to (.npy .safetensors .csv .txt): ";
+        tui_export_name(app, r->typed, sizeof r->typed);
         return true;
-    case TUI_DO_COMMAND: *r = (tui_reaction){ .ask = ":" }; return true;
+    case TUI_DO_COMMAND: r->ask = ":"; return true;
     default: return false;
     }
 }

@@ -1,6 +1,7 @@
 #include "tui/canvas.h"
 
 #include "base/mem.h"
+#include "base/utf8.h"
 
 #include <stdarg.h>
 
@@ -31,20 +32,14 @@ static bool is_narrow(uint32_t g)
            (g >= 0x2190 && g < 0x2300) || (g >= 0x2500 && g < 0x2600);
 }
 
-/* Takes one glyph off *p; a broken sequence gives '?' for one byte. */
-static uint32_t next_glyph(const char **p)
+uint32_t tui_next_glyph(const char **p)
 {
     const uint8_t *s = (const uint8_t *)*p;
-    int more = s[0] < 0x80 ? 0 : s[0] >> 5 == 6 ? 1 : s[0] >> 4 == 14 ? 2 : s[0] >> 3 == 30 ? 3 : -1;
-    uint32_t g = more <= 0 ? s[0] : s[0] & (0x3fu >> more);
-    (*p)++;
-    if (more < 0) return '?';
-    for (int i = 1; i <= more; i++) {
-        if (s[i] >> 6 != 2) return '?';
-        g = g << 6 | (s[i] & 0x3f);
-    }
-    *p += more;
-    return is_narrow(g) ? g : '?';
+    size_t n = utf8_bytes(*p);
+    uint32_t g = n > 1 ? s[0] & (0x7fu >> n) : s[0];
+    for (size_t i = 1; i < n; i++) g = g << 6 | (s[i] & 0x3f);
+    *p += n ? n : 1;
+    return n && is_narrow(g) ? g : '?';
 }
 
 int tui_utf8(uint32_t g, char buf[5])
@@ -112,11 +107,11 @@ void tui_glyph(tui_canvas *c, int32_t x, int32_t y, int style, uint32_t glyph)
     c->cell[(size_t)y * (size_t)c->width + (size_t)x] = (tui_cell){ glyph, (uint8_t)style };
 }
 
-static int32_t columns_of(const char *text)
+int32_t tui_columns(const char *text)
 {
     int32_t n = 0;
     while (*text) {
-        next_glyph(&text);
+        tui_next_glyph(&text);
         n++;
     }
     return n;
@@ -124,9 +119,9 @@ static int32_t columns_of(const char *text)
 
 int32_t tui_put(tui_canvas *c, int32_t x, int32_t y, int32_t width, int style, const char *text)
 {
-    int32_t n = columns_of(text), shown = n <= width ? n : width;
+    int32_t n = tui_columns(text), shown = n <= width ? n : width;
     for (int32_t i = 0; i < shown; i++) {
-        uint32_t g = next_glyph(&text);
+        uint32_t g = tui_next_glyph(&text);
         tui_glyph(c, x + i, y, style, i == width - 1 && n > width ? ELLIPSIS : g);
     }
     return shown > 0 ? shown : 0;
@@ -144,9 +139,27 @@ int32_t tui_putf(tui_canvas *c, int32_t x, int32_t y, int32_t width, int style, 
 
 void tui_put_right(tui_canvas *c, int32_t x, int32_t y, int32_t width, int style, const char *text)
 {
-    int32_t n = columns_of(text);
+    int32_t n = tui_columns(text);
     if (n >= width) tui_put(c, x, y, width, style, text);
     else tui_put(c, x + width - n, y, n, style, text);
+}
+
+void tui_put_lines(tui_canvas *c, tui_rect r, int style, const char *text)
+{
+    for (int32_t i = 0; *text && i < r.width * r.height; i++)
+        tui_glyph(c, r.x + i % r.width, r.y + i / r.width, style, tui_next_glyph(&text));
+}
+
+int32_t tui_lines_of(const char *text, int32_t width)
+{
+    int32_t n = tui_columns(text);
+    return n > width ? (n + width - 1) / width : 1;
+}
+
+const char *tui_skip(const char *text, int32_t n)
+{
+    for (; n > 0 && *text; n--) tui_next_glyph(&text);
+    return text;
 }
 
 void tui_bar(tui_canvas *c, int32_t x, int32_t y, int32_t width, int style, double share)

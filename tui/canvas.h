@@ -41,6 +41,15 @@ int32_t tui_putf(tui_canvas *c, int32_t x, int32_t y, int32_t width, int style, 
     __attribute__((format(printf, 6, 7)));
 /* The same against the right edge of the width columns. */
 void tui_put_right(tui_canvas *c, int32_t x, int32_t y, int32_t width, int style, const char *text);
+/* Text over as many lines as it needs, from the rectangle's first one on; what it has no room for is left out. */
+void tui_put_lines(tui_canvas *c, tui_rect r, int style, const char *text);
+/* Lines that text takes in this width, at least one. */
+int32_t tui_lines_of(const char *text, int32_t width);
+int32_t tui_columns(const char *text); /* on one line */
+/* Takes one glyph off *p: '?' for one byte that begins none, and for a glyph that is not one column wide. */
+uint32_t tui_next_glyph(const char **p);
+/* The text past its first n glyphs. */
+const char *tui_skip(const char *text, int32_t n);
 /* One glyph. */
 void tui_glyph(tui_canvas *c, int32_t x, int32_t y, int style, uint32_t glyph);
 /* share 0 … 1 of width columns as a line, in half columns; anything above 0 shows. */

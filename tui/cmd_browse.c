@@ -2,10 +2,11 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/identity.h"
-#include "replay/replay.h"
+#include "tui/against.h"
 #include "tui/app.h"
+#include "tui/command.h"
 #include "tui/config.h"
+#include "tui/export.h"
 #include "tui/follow.h"
 #include "tui/term.h"
 
@@ -26,7 +27,7 @@ static const cli_option OPTIONS[] = {
       offsetof(words, model) },
     { "--at", "REF", "start at ROUND[/SLOT[/VALUE[INDEX]]], SLOT '-' for none; TAPE: may stand in front", CLI_STR,
       offsetof(words, at) },
-    { "--follow", NULL, "a tape that is being written (T, or T.part): show rounds as they come", CLI_FLAG,
+    { "--follow", NULL, "a tape that is or will be written (T, or T.part): show rounds as they come", CLI_FLAG,
       offsetof(words, follow) },
     { "--keys", "FILE", "play recorded keys (Enter Down q /text ...), print the final screen; all is compared first",
       CLI_STR, offsetof(words, keys) },
@@ -72,50 +73,18 @@ static err_code check_words(session *s, const words *w, const cli_args *args, er
     return err_set(e, ERR_ARG, "found no terminal on standard input and output, wanted one, or --keys FILE");
 }
 
-/* ---- arms by replay ---- */
-
-/* Replays t into a tape at path and opens it. */
-static err_code replay_into(const fmt_tape *t, const char *arm, const words *w, const cli_common *common, const char *path,
-                            fmt_tape **out, err *e)
-{
-    eng_option_words run = { .arm = arm };
-    rpl_replay_options o = { .level = rpl_replay_level(t), .quiet = common->quiet };
-    eng_weights *weights = NULL;
-    json_t *identity = NULL;
-    rpl_replay_words(t, &run);
-    err_code rc = eng_options_parse(&run, common->threads, &o.run, e);
-    if (rc == ERR_OK) rc = eng_weights_open(w->model, common->quiet, &weights, e);
-    if (rc == ERR_OK) rc = eng_identity_check(json_object_get(fmt_tape_head(t), "identity"), weights, e);
-    if (rc == ERR_OK) identity = eng_identity(weights, &o.run);
-    if (rc == ERR_OK && !identity) rc = err_set(e, ERR_NOMEM, "no memory for the identity");
-    if (rc == ERR_OK) rc = rpl_replay_run(t, weights, &o, identity, path, e);
-    if (rc == ERR_OK) rc = fmt_tape_open(path, out, e);
-    json_decref(identity);
-    eng_weights_close(weights);
-    return rc;
-}
-
-/* One more arm by --against. The new tape has no name once it is open, so nothing is left however the session ends. */
-static err_code add_replay(session *s, const char *arm, const words *w, const cli_common *common, err *e)
-{
-    const char *base = getenv("TMPDIR");
-    char folder[512], path[600];
-    snprintf(folder, sizeof folder, "%s/sparktape-XXXXXX", base && base[0] && strlen(base) < 400 ? base : "/tmp");
-    if (!mkdtemp(folder)) return err_set(e, ERR_SYSTEM, "%s: a temporary folder cannot be made", folder);
-    snprintf(path, sizeof path, "%s/%s.tape", folder, strchr(arm, '/') ? "against" : arm);
-    err_code rc = replay_into(s->now.tape[0], arm, w, common, path, &s->now.tape[s->now.n], e);
-    if (rc == ERR_OK) s->now.n++;
-    unlink(path);
-    rmdir(folder);
-    return rc;
-}
+/* ---- opening ---- */
 
 /* The tapes, replays included, and what is shown of them. */
 static err_code open_all(session *s, const words *w, const cli_common *common, err *e)
 {
     if (w->against.count == 0) return tui_tapes_open(&s->now, e);
     TRY(tui_tapes_open_files(&s->now, e));
-    for (int i = 0; i < w->against.count; i++) TRY(add_replay(s, w->against.item[i], w, common, e));
+    for (int i = 0; i < w->against.count; i++) {
+        TRY(tui_against_open(s->now.tape[0], w->against.item[i], w->model, common->threads, common->quiet,
+                             &s->now.tape[s->now.n], e));
+        s->now.n++;
+    }
     return tui_tapes_open(&s->now, e);
 }
 
@@ -163,19 +132,29 @@ static void open_tapes(void *ctx, const atomic_bool *cancel)
     o->rc = tui_tapes_open(o->tapes, &o->e);
 }
 
-static err_code show_opening(session *s, tui_term *t, err *e)
+static err_code show_page(session *s, tui_term *t, const char *what, const char *of, err *e)
 {
     tui_canvas c = { .ascii = s->tools.ascii };
+    char text[ERR_MSG_BYTES + 64];
     TRY(tui_canvas_resize(&c, s->width, s->height, e));
+    snprintf(text, sizeof text, "%s %s\u2026", what, of);
     tui_put(&c, 1, 0, c.width - 1, TUI_STRONG, "sparktape");
-    tui_putf(&c, 1, 2, c.width - 1, TUI_PLAIN, "reading the index of %s\u2026", s->path[0]);
+    tui_put_lines(&c, (tui_rect){ 1, 2, c.width - 2, c.height - 3 }, TUI_PLAIN, text);
     tui_put(&c, 0, c.height - 1, c.width, TUI_KEYS, "q quit");
     tui_term_show(t, &c);
     tui_canvas_fini(&c);
     return ERR_OK;
 }
 
-/* false in *go_on: the user left. */
+/* A key before there is a screen; false in *go_on: the user left. */
+static err_code early_key(session *s, tui_term *t, int wait_ms, bool *go_on, err *e)
+{
+    int32_t key;
+    TRY(tui_term_key(t, wait_ms, &key, e));
+    *go_on = key != 'q' && key != 'Q';
+    return key == TUI_KEY_RESIZE ? resize(s, t, e) : ERR_OK;
+}
+
 static err_code open_in_background(session *s, tui_term *t, bool *go_on, err *e)
 {
     enum { SHORT_MS = 5, SHOW_NS = 60000000 }; /* what opens sooner shows its first screen without a page before it */
@@ -186,25 +165,57 @@ static err_code open_in_background(session *s, tui_term *t, bool *go_on, err *e)
     bool shown = false;
     TRY(tui_work_begin(true, open_tapes, &o, &work, e));
     while (rc == ERR_OK && *go_on && !tui_work_done(work)) {
-        int32_t key;
         if (!shown && clock_ns() - start > SHOW_NS) {
-            rc = show_opening(s, t, e);
+            rc = show_page(s, t, "reading the index of", s->path[0], e);
             shown = true;
         }
-        if (rc == ERR_OK) rc = tui_term_key(t, SHORT_MS, &key, e);
-        if (rc == ERR_OK && key == TUI_KEY_RESIZE) rc = resize(s, t, e);
-        *go_on = rc == ERR_OK && key != 'q' && key != 'Q';
+        if (rc == ERR_OK) rc = early_key(s, t, SHORT_MS, go_on, e);
     }
     tui_work_end(work);
     return rc != ERR_OK ? rc : o.rc == ERR_OK ? ERR_OK : err_set(e, o.rc, "%s", o.e.msg);
+}
+
+/* Followed, a tape may not be there yet, or not even its head: it is tried again. */
+static err_code open_when_there(session *s, tui_term *t, bool follow, bool *go_on, err *e)
+{
+    enum { AGAIN_MS = 400 };
+    err_code rc = open_in_background(s, t, go_on, e);
+    while (rc != ERR_OK && follow && *go_on && tui_tapes_may_come(&s->now)) {
+        TRY(show_page(s, t, "waiting:", e->msg, e));
+        TRY(early_key(s, t, AGAIN_MS, go_on, e));
+        rc = *go_on ? open_in_background(s, t, go_on, e) : ERR_OK;
+    }
+    return rc;
+}
+
+static err_code take_key(session *s, tui_term *t, int32_t key, bool *on, err *e)
+{
+    if (key == TUI_KEY_RESIZE) return resize(s, t, e);
+    if (key == TUI_KEY_CLICK) tui_app_click(&s->app, tui_term_click(t));
+    else if (key != TUI_KEY_NONE) *on = tui_app_key(&s->app, key);
+    return ERR_OK;
+}
+
+/* Takes key, and what has come of the same one since it was drawn last: a key held down must not run on when it is let go.
+ * *next: another key that came behind them. */
+static err_code take_keys(session *s, tui_term *t, int32_t key, int32_t *next, bool *on, err *e)
+{
+    enum { UNDRAWN_NS = 30000000 };
+    uint64_t start = clock_ns();
+    do {
+        TRY(take_key(s, t, key, on, e));
+        TRY(tui_term_key(t, 0, next, e));
+    } while (*on && *next == key && key != TUI_KEY_NONE && clock_ns() - start < UNDRAWN_NS);
+    return ERR_OK;
 }
 
 /* The loop: the only place that draws. While something works it wakes to show how far that is. */
 static err_code loop(session *s, tui_term *t, err *e)
 {
     enum { WORKING_MS = 50, FOLLOWING_MS = 200, FOREVER = -1 };
+    int32_t key, next = TUI_KEY_NONE;
     for (bool on = true; on;) {
-        int32_t key, x, y;
+        TRY(tui_tapes_check(&s->now, e));
         /* Asked before drawing: work that ends in between is shown by one more turn, not by the next key. */
         bool working = tui_app_working(&s->app), following = tui_follow_tick(s->follow, &s->app, &s->now);
         tui_term_mouse(t, s->app.mouse);
@@ -212,14 +223,21 @@ static err_code loop(session *s, tui_term *t, err *e)
         if (s->app.copied[0]) tui_term_copy(t, s->app.copied);
         s->app.copied[0] = 0;
         working = tui_app_working(&s->app) || working; /* a screen may have asked for something while it was drawn */
-        TRY(tui_term_key(t, working ? WORKING_MS : following ? FOLLOWING_MS : FOREVER, &key, e));
-        if (key == TUI_KEY_RESIZE) TRY(resize(s, t, e));
-        else if (key == TUI_KEY_CLICK) {
-            tui_term_click(t, &x, &y);
-            tui_app_click(&s->app, x, y);
-        } else on = key == TUI_KEY_NONE || tui_app_key(&s->app, key);
+        key = next;
+        next = TUI_KEY_NONE;
+        if (key == TUI_KEY_NONE)
+            TRY(tui_term_key(t, working ? WORKING_MS : following ? FOLLOWING_MS : FOREVER, &key, e));
+        TRY(tui_tapes_check(&s->now, e));
+        if (key != TUI_KEY_NONE) TRY(take_keys(s, t, key, &next, &on, e));
     }
     return ERR_OK;
+}
+
+/* A signal ends the process: nothing of the session goes on, or is left. */
+static void on_ending(void)
+{
+    tui_command_abandon();
+    tui_export_abandon();
 }
 
 static err_code live(session *s, const words *w, const cli_common *common, err *e)
@@ -227,11 +245,11 @@ static err_code live(session *s, const words *w, const cli_common *common, err *
     tui_term *t;
     bool go_on = true, replayed = w->against.count > 0;
     if (replayed) TRY(open_all(s, w, common, e)); /* with its line of progress, before the terminal is another */
-    TRY(tui_term_open(cli_color(common) && !s->config.no_color, &t, e));
+    TRY(tui_term_open(cli_color(common) && !s->config.no_color, on_ending, &t, e));
     err_code rc = resize(s, t, e);
-    if (rc == ERR_OK && !replayed) rc = open_in_background(s, t, &go_on, e);
+    if (rc == ERR_OK && !replayed) rc = open_when_there(s, t, w->follow, &go_on, e);
     if (rc == ERR_OK && go_on) rc = make_app(s, w, e);
-    if (rc == ERR_OK && go_on) rc = tui_follow_open(replayed ? NULL : s->path, s->now.n, &s->follow, e);
+    if (rc == ERR_OK && go_on) rc = tui_follow_open(&s->now, !replayed, &s->follow, e);
     if (rc == ERR_OK && go_on) rc = loop(s, t, e);
     tui_term_close(t);
     return rc;

@@ -26,6 +26,14 @@ struct tui_command {
     size_t total;
 };
 
+static atomic_int running_group; /* of the command that runs, 0: none does */
+
+void tui_command_abandon(void)
+{
+    int group = atomic_load(&running_group);
+    if (group > 0) kill(-group, SIGTERM);
+}
+
 /* Reads until the command closes its output; cancelled, it is told to stop. */
 static void read_output(void *ctx, const atomic_bool *cancel)
 {
@@ -43,6 +51,7 @@ static void read_output(void *ctx, const atomic_bool *cancel)
     siginfo_t info; /* ended, but its number is kept until nobody can signal it any more */
     while (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) continue;
     pthread_mutex_lock(&c->lock);
+    atomic_store(&running_group, 0);
     while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR) continue;
     c->reaped = true;
     pthread_mutex_unlock(&c->lock);
@@ -55,15 +64,13 @@ static err_code spawn(tui_command *c, const char *program, char *const *argv, er
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none, usual;
-    if (pipe(out) != 0) return err_set(e, ERR_SYSTEM, "no pipe for %s: %s", program, strerror(errno));
-    fcntl(out[0], F_SETFD, FD_CLOEXEC);
+    if (pipe2(out, O_CLOEXEC) != 0) return err_set(e, ERR_SYSTEM, "no pipe for %s: %s", program, strerror(errno));
     sigemptyset(&none);
     sigfillset(&usual);
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDERR_FILENO);
-    posix_spawn_file_actions_addclose(&actions, out[1]);
     posix_spawnattr_init(&attributes); /* a group of its own, so that ^C and ^Z are not for it; signals as usual */
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setsigmask(&attributes, &none);
@@ -87,11 +94,13 @@ err_code tui_command_run(const char *program, const char *const *argv, bool thre
     pthread_mutex_init(&c->lock, NULL);
     err_code rc = spawn(c, program, (char *const *)(uintptr_t)argv, e);
     if (rc == ERR_OK) {
+        atomic_store(&running_group, c->pid);
         rc = tui_work_begin(threaded, read_output, c, &c->work, e);
         if (rc == ERR_OK) {
             *out = c;
             return ERR_OK;
         }
+        atomic_store(&running_group, 0);
         kill(c->pid, SIGTERM);
         waitpid(c->pid, NULL, 0);
         close(c->fd);
@@ -145,26 +154,39 @@ static const struct { const char *name, *arguments; } DEFAULTS[] = {
 };
 
 enum { WORDS_MAX = 48 };
-/* about: letters of the sides whose tapes stand in it, "B". */
-typedef struct words { int n; const char *word[WORDS_MAX + 2]; char text[4096], about[8]; size_t used; } words;
+typedef struct words {
+    int n;
+    const char *word[WORDS_MAX + 2];
+    char text[2 * TUI_REFERENCE_BYTES];
+    size_t used;
+    char about[8]; /* letters of the sides whose tapes stand in it, "B" */
+} words;
+
+/* A path as an argument: none that begins like an option. */
+static const char *path_word(const char *path, char buf[TUI_REFERENCE_BYTES])
+{
+    if (!path || path[0] != '-') return path;
+    snprintf(buf, TUI_REFERENCE_BYTES, "./%s", path);
+    return buf;
+}
 
 /* What stands for %LETTER; NULL: there is none. */
-static const char *stands_for(tui_app *app, char letter, char buf[600])
+static const char *stands_for(tui_app *app, char letter, char buf[TUI_REFERENCE_BYTES])
 {
     const tui_request *r = tui_at_request(app);
     const cap_name *v = tui_at_value(app);
     const fmt_tape *b = tui_model_tape(app->model, TUI_B);
     switch (letter) {
-    case 'a': return fmt_tape_path(tui_model_tape(app->model, TUI_A));
-    case 'b': return b ? fmt_tape_path(b) : NULL;
-    case 't': return fmt_tape_path(tui_model_tape(app->model, tui_suspect(app)));
-    case 'm': return app->tools.checkpoint;
+    case 'a': return path_word(fmt_tape_path(tui_model_tape(app->model, TUI_A)), buf);
+    case 'b': return b ? path_word(fmt_tape_path(b), buf) : NULL;
+    case 't': return path_word(fmt_tape_path(tui_model_tape(app->model, tui_suspect(app))), buf);
+    case 'm': return path_word(app->tools.checkpoint, buf);
     case 'v': return v ? v->name : NULL;
-    case 'r': snprintf(buf, 600, "%d", r ? r->round : 0); return r ? buf : NULL;
-    case 's': snprintf(buf, 600, r && r->slot >= 0 ? "%d" : "-", r ? r->slot : 0); return buf;
+    case 'r': snprintf(buf, TUI_REFERENCE_BYTES, "%d", r ? r->round : 0); return r ? buf : NULL;
+    case 's': snprintf(buf, TUI_REFERENCE_BYTES, r && r->slot >= 0 ? "%d" : "-", r ? r->slot : 0); return buf;
     case 'y':
         tui_choose_value(app);
-        tui_reference(app, buf, 600);
+        tui_reference(app, buf);
         return buf;
     default: return NULL;
     }
@@ -184,7 +206,7 @@ static void note_side(const tui_app *app, words *w, char letter)
 static bool add_words(tui_app *app, words *w, const char *line)
 {
     for (const char *p = line + strspn(line, " "); *p; p += strspn(p, " ")) {
-        char buf[600];
+        char buf[TUI_REFERENCE_BYTES];
         bool quoted = *p == '"';
         size_t n = quoted ? strcspn(++p, "\"") : strcspn(p, " ");
         const char *text = p;
@@ -241,7 +263,7 @@ void tui_command_line(tui_app *app, const char *line)
     line += strspn(line, " ");
     if (*line == 0) return;
     if (strcmp(line, "q") == 0 || strcmp(line, "quit") == 0) app->quit = true;
-    else if (strcmp(line, "help") == 0) app->help = true;
+    else if (strcmp(line, "help") == 0) app->help = 1;
     else if (tui_ref_parse(line, &ref, &e) == ERR_OK) {
         if (tui_app_go(app, line, &e) != ERR_OK) tui_say(app, "%s", e.msg);
     } else run_line(app, line);

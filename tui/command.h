@@ -16,13 +16,15 @@ void tui_attribute(tui_app *app);
 /* ---- a running command, for the pager ---- */
 typedef struct tui_command tui_command;
 
-/* argv ends with NULL; copied. Its standard output and error come together, its input is empty. ERR_SYSTEM, ERR_NOMEM. */
+/* One runs at a time. argv ends with NULL; copied. Its standard output and error come together, its input is empty.
+ * ERR_SYSTEM, ERR_NOMEM. */
 MUST_USE err_code tui_command_run(const char *program, const char *const *argv, bool threaded, tui_command **out, err *e);
 /* Moves what it has said since to the end of text. */
 void tui_command_take(tui_command *c, tui_text *text);
 bool tui_command_done(tui_command *c, int *exit_status); /* status: -1 when it was stopped or never ran */
 void tui_command_stop(tui_command *c);                   /* if it runs; it will be done soon */
 void tui_command_end(tui_command *c);                    /* stops it and waits; NULL is a no-op */
+void tui_command_abandon(void); /* tells whichever runs to stop. Safe in a signal handler, for the end of the process */
 
 /* The pager shows it under its words, argv as above without the program, and the letters of the sides that it is about,
  * "" for none; c is the pager's from here on. */

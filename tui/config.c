@@ -2,10 +2,11 @@
 
 #include "base/mem.h"
 #include "tui/keys.h"
+#include "tui/text.h"
 
-#include <errno.h>
+#include <unistd.h>
 
-enum { LINE_BYTES = 512, FILE_MAX = 1 << 20 };
+enum { LINE_BYTES = 512, FILE_BYTES_MAX = 1 << 20 };
 
 static err_code bind(const char *rest, const char *where, err *e)
 {
@@ -40,8 +41,10 @@ static err_code parse_line(char *line, const char *where, tui_config *c, err *e)
     char name[LINE_BYTES], value[LINE_BYTES], rest;
     const char *p = line + strspn(line, " \t\r");
     if (*p == 0 || *p == '#') return ERR_OK;
-    if (strncmp(p, "bind ", 5) == 0) return bind(p + 5 + strspn(p + 5, " \t"), where, e);
-    if (sscanf(p, "set %511s %511s %c", name, value, &rest) == 2) return set(name, value, c, e);
+    if (strncmp(p, "bind", 4) == 0 && (p[4] == ' ' || p[4] == '\t'))
+        return bind(p + 4 + strspn(p + 4, " \t"), where, e);
+    int n = sscanf(p, "set %511s %511s %c", name, value, &rest);
+    if (n == 2 || (n == 3 && rest == '#')) return set(name, value, c, e);
     return err_set(e, ERR_INPUT, "found '%s', wanted bind ACTION KEY... or set NAME on|off", p);
 }
 
@@ -54,7 +57,9 @@ err_code tui_config_parse(const char *text, size_t bytes, const char *where, tui
         while (i + n < bytes && text[i + n] != '\n') n++;
         err why = { 0 };
         snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), text + i);
-        if (n >= sizeof line) return err_set(e, ERR_INPUT, "%s: line %d: found %zu bytes, wanted fewer", where, number, n);
+        if (n >= sizeof line)
+            return err_set(e, ERR_INPUT, "%s: line %d: found %zu bytes, wanted fewer than %d", where, number, n,
+                           (int)LINE_BYTES);
         err_code rc = parse_line(line, where, out, &why);
         if (rc != ERR_OK) return err_set(e, rc == ERR_ARG ? ERR_INPUT : rc, "%s: line %d: %s", where, number, why.msg);
         i += n + 1;
@@ -65,22 +70,15 @@ err_code tui_config_parse(const char *text, size_t bytes, const char *where, tui
 err_code tui_config_read(const char *path, tui_config *out, err *e)
 {
     char own[1024];
+    tui_text text = { 0 };
     const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     bool has_base = base && base[0] == '/';
     if (!path && !has_base && !(home && home[0])) return ERR_OK;
-    if (!path) snprintf(own, sizeof own, "%s%s/sparktape/config", has_base ? base : home, has_base ? "" : "/.config");
+    snprintf(own, sizeof own, "%s%s/sparktape/config", has_base ? base : home ? home : "", has_base ? "" : "/.config");
+    if (!path && access(own, R_OK) != 0) return ERR_OK;
     const char *name = path ? path : own;
-    FILE *f = fopen(name, "rb");
-    if (!f && !path && (errno == ENOENT || errno == ENOTDIR || errno == EACCES)) return ERR_OK;
-    if (!f) return err_set(e, ERR_INPUT, "%s: cannot be opened: %s", name, strerror(errno));
-    char *text = mem_alloc(FILE_MAX, 1);
-    size_t n = text ? fread(text, 1, FILE_MAX, f) : 0;
-    err_code rc = ERR_OK;
-    if (!text) rc = err_set(e, ERR_NOMEM, "%s: no memory", name);
-    else if (ferror(f)) rc = err_set(e, ERR_INPUT, "%s: cannot be read: %s", name, strerror(errno));
-    else if (n == FILE_MAX) rc = err_set(e, ERR_INPUT, "%s: found %d bytes and more, wanted fewer", name, (int)FILE_MAX);
-    fclose(f);
-    if (rc == ERR_OK) rc = tui_config_parse(text, n, name, out, e);
-    free(text);
+    err_code rc = tui_text_read(&text, name, FILE_BYTES_MAX, e);
+    if (rc == ERR_OK) rc = tui_config_parse(text.text, text.n, name, out, e);
+    tui_text_fini(&text);
     return rc;
 }

@@ -1,5 +1,6 @@
 #include "tui/expr.h"
 
+#include "base/mem.h"
 #include "tui/table.h"
 
 #include <ctype.h>
@@ -10,7 +11,7 @@
 
 typedef struct parser {
     const char *p;
-    const char *const *fields;
+    const tui_expr_field *fields;
     int n_fields, depth;
     size_t words;
     tui_expr *x;
@@ -36,7 +37,7 @@ static int wrong(parser *s, const char *wanted)
     char names[256] = "";
     size_t at = 0;
     for (int i = 0; i < s->n_fields && at < sizeof names; i++)
-        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? " " : "", s->fields[i]);
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? " " : "", s->fields[i].name);
     err_set(s->e, ERR_ARG, "found '%s', wanted %s (%s)", *s->p ? s->p : "the end", wanted, names);
     return NONE;
 }
@@ -74,18 +75,29 @@ static int compare(parser *s)
     const char *start = s->p;
     size_t n = strcspn(start, " \t()&|!=<>~\"");
     int field = 0;
-    while (field < s->n_fields && !(strlen(s->fields[field]) == n && strncasecmp(start, s->fields[field], n) == 0)) field++;
+    while (field < s->n_fields &&
+           !(strlen(s->fields[field].name) == n && strncasecmp(start, s->fields[field].name, n) == 0)) field++;
     if (n == 0 || field == s->n_fields) return wrong(s, "a field");
     s->p += n;
-    for (size_t i = 0; i < sizeof SIGNS / sizeof SIGNS[0]; i++) {
+    for (size_t i = 0; i < COUNT_OF(SIGNS); i++) {
         if (!take(s, SIGNS[i].sign)) continue;
-        tui_expr_node node = { .op = SIGNS[i].op, .left = field, .number = (double)NAN };
-        node.text = take_text(s);
-        if (node.text == NONE) return wrong(s, "a number or a text");
+        bool is_text = s->fields[field].is_text;
+        if (!is_text && SIGNS[i].op == TUI_EXPR_HAS) {
+            s->p--;
+            return wrong(s, "== != < <= > or >= behind a number");
+        }
+        skip(s);
+        const char *value = s->p;
+        tui_expr_node node = { .op = SIGNS[i].op, .left = field, .number = (double)NAN, .text = take_text(s) };
+        if (node.text == NONE) return wrong(s, is_text ? "a text" : "a number");
         char *end;
         const char *word = s->x->words + node.text;
         double number = strtod(word, &end);
         if (*word && *end == 0) node.number = number;
+        if (!is_text && isnan(node.number)) {
+            s->p = value;
+            return wrong(s, "a number");
+        }
         return add(s, node);
     }
     return add(s, (tui_expr_node){ .op = TUI_EXPR_THERE, .left = field, .text = NONE });
@@ -94,7 +106,7 @@ static int compare(parser *s)
 static int not(parser *s)
 {
     int inner;
-    if (++s->depth > DEPTH_MAX) return wrong(s, "fewer brackets");
+    if (++s->depth > DEPTH_MAX) return wrong(s, "fewer ( and !");
     if (take(s, "!")) {
         inner = not(s);
         inner = inner == NONE ? NONE : add(s, (tui_expr_node){ .op = TUI_EXPR_NOT, .left = inner });
@@ -128,7 +140,7 @@ static int either(parser *s)
     return left;
 }
 
-err_code tui_expr_parse(const char *text, const char *const *fields, int n, tui_expr *out, err *e)
+err_code tui_expr_parse(const char *text, const tui_expr_field *fields, int n, tui_expr *out, err *e)
 {
     tui_expr x = { 0 };
     err found = { 0 };

@@ -31,12 +31,4 @@ const fmt_tensor *tui_fetch_get(const tui_fetch *f, int32_t i, fmt_dtype dtype, 
 bool tui_fetch_ready(const tui_fetch *f, int32_t i);
 void tui_fetch_fini(tui_fetch *f);
 
-/* ---- the router's cut ---- */
-
-/* Score of the last of the k chosen experts less that of the best other one, bias [n] added when it is not NULL. scores
- * [n]. NaN: all are chosen, or an id is outside. *next: the best other one. */
-double tui_cut_margin(const int32_t *ids, int64_t k, const float *scores, const float *bias, int64_t n, int32_t *next);
-/* The same for a row of "s{k}.ffn.ids" of a side, read at once: two small values. false: no scores. */
-bool tui_margin_at_cut(tui_app *app, int side, const cap_name *ids, int64_t row, double *margin);
-
 #endif

@@ -3,21 +3,56 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- the tapes ---- */
 
+enum { NAME_BYTES = 4096 + 8 }; /* the longest path that the system opens, and ".part" */
+
+/* PATH, or PATH.part where only that is there. Into buf; returns buf. */
+static const char *name_of(const char *path, char buf[NAME_BYTES])
+{
+    snprintf(buf, NAME_BYTES, "%s.part", path);
+    if (access(path, F_OK) == 0 || access(buf, F_OK) != 0) snprintf(buf, NAME_BYTES, "%s", path);
+    return buf;
+}
+
+/* All zero: nothing is there. */
+static tui_file file_of(const char *path)
+{
+    char name[NAME_BYTES];
+    struct stat st;
+    if (stat(name_of(path, name), &st) != 0) return (tui_file){ 0 };
+    return (tui_file){ st.st_dev, st.st_ino, st.st_size, st.st_mtim };
+}
+
+static bool is_same_file(const tui_file *a, const tui_file *b) { return a->device == b->device && a->inode == b->inode; }
+
 err_code tui_tapes_open_files(tui_tapes *t, err *e)
 {
-    char part[1024];
+    char name[NAME_BYTES];
     for (; t->n < t->n_paths; t->n++) {
-        const char *path = t->path[t->n];
-        snprintf(part, sizeof part, "%s.part", path);
-        bool growing = access(path, F_OK) != 0 && access(part, F_OK) == 0;
-        TRY(fmt_tape_open(growing ? part : path, &t->tape[t->n], e));
+        TRY(fmt_tape_open(name_of(t->path[t->n], name), &t->tape[t->n], e));
+        t->file[t->n] = file_of(t->path[t->n]); /* behind it: a tape that was finished just now has its last byte */
     }
     return ERR_OK;
 }
+
+err_code tui_tapes_check(const tui_tapes *t, err *e)
+{
+    for (int i = 0; i < t->n_paths && i < t->n; i++) {
+        tui_file now = file_of(t->path[i]);
+        const tui_file *was = &t->file[i];
+        if (!is_same_file(&now, was)) continue; /* the open one has lost its name, and is whole */
+        bool written = now.changed.tv_sec != was->changed.tv_sec || now.changed.tv_nsec != was->changed.tv_nsec;
+        if (now.bytes < was->bytes || (written && fmt_tape_finished(t->tape[i])))
+            return err_set(e, ERR_INPUT, "%s: cut or written to while it was looked at: open it again", t->path[i]);
+    }
+    return ERR_OK;
+}
+
+bool tui_tapes_may_come(const tui_tapes *t) { return t->n < t->n_paths && access(t->path[t->n], F_OK) != 0; }
 
 err_code tui_tapes_open(tui_tapes *t, err *e)
 {
@@ -38,24 +73,31 @@ void tui_tapes_close(tui_tapes *t)
 
 enum { POLL_NS = 400000000 };
 
+/* What is shown of all tapes together. */
+typedef struct extent { size_t records; bool finished; } extent;
+
 struct tui_follow {
     tui_tapes next;
+    tui_file file[TUI_ARMS_MAX]; /* of the paths, when the first set was opened */
     bool grows;
     tui_work *work;
-    bool fresh;        /* the work's until it is done: next holds rounds that are not shown */
-    size_t n_shown;    /* records of all tapes that are shown */
+    bool fresh;        /* the work's until it is done: next holds more than is shown */
+    extent shown;
     uint64_t last_ns;
     err_code rc;
     err e;
 };
 
-err_code tui_follow_open(const char *const *paths, int n, tui_follow **out, err *e)
+err_code tui_follow_open(const tui_tapes *now, bool grows, tui_follow **out, err *e)
 {
-    *out = mem_alloc(1, sizeof **out);
-    if (!*out) return err_set(e, ERR_NOMEM, "no memory to follow");
-    (*out)->grows = paths != NULL;
-    for (int i = 0; paths && i < n; i++) (*out)->next.path[i] = paths[i];
-    (*out)->next.n_paths = n;
+    tui_follow *f = *out = mem_alloc(1, sizeof **out);
+    if (!f) return err_set(e, ERR_NOMEM, "no memory to follow");
+    f->grows = grows;
+    f->next.n_paths = now->n_paths;
+    for (int i = 0; i < now->n_paths; i++) {
+        f->next.path[i] = now->path[i];
+        f->file[i] = now->file[i];
+    }
     return ERR_OK;
 }
 
@@ -67,11 +109,26 @@ void tui_follow_close(tui_follow *f)
     free(f);
 }
 
-static size_t records_of(const tui_tapes *t)
+static extent extent_of(const tui_tapes *t)
 {
-    size_t n = 0;
-    for (int i = 0; i < t->n; i++) n += fmt_tape_count(t->tape[i]);
-    return n;
+    extent x = { 0, true };
+    for (int i = 0; i < t->n; i++) {
+        x.records += fmt_tape_count(t->tape[i]);
+        x.finished = x.finished && fmt_tape_finished(t->tape[i]);
+    }
+    return x;
+}
+
+/* A finished tape is renamed and stays what it was; a new recording of the same name is another file. */
+static err_code check_names(const tui_follow *f, err *e)
+{
+    for (int i = 0; i < f->next.n_paths; i++) {
+        tui_file now = file_of(f->next.path[i]);
+        if (!is_same_file(&now, &f->file[i]))
+            return err_set(e, ERR_INPUT, "%s: %s: no longer following", f->next.path[i],
+                           now.inode ? "another file has this name now" : "the file is gone");
+    }
+    return ERR_OK;
 }
 
 /* Lets the set grow, and arranges it if it did. */
@@ -81,12 +138,16 @@ static void grow(void *ctx, const atomic_bool *cancel)
     tui_tapes *t = &f->next;
     (void)cancel;
     tui_arms_fini(&t->arms);
-    f->rc = tui_tapes_open_files(t, &f->e);
+    f->rc = check_names(f, &f->e);
+    if (f->rc == ERR_OK) f->rc = tui_tapes_open_files(t, &f->e);
     for (int i = 0; f->rc == ERR_OK && i < t->n; i++) {
         size_t n_new;
         f->rc = fmt_tape_poll(t->tape[i], &n_new, &f->e);
+        t->file[i] = file_of(t->path[i]);
     }
-    if (f->rc != ERR_OK || records_of(t) == f->n_shown) return;
+    if (f->rc != ERR_OK) return;
+    extent x = extent_of(t);
+    if (x.records == f->shown.records && x.finished == f->shown.finished) return;
     f->rc = tui_tapes_open(t, &f->e);
     f->fresh = f->rc == ERR_OK;
 }
@@ -127,9 +188,18 @@ bool tui_follow_tick(tui_follow *f, tui_app *app, tui_tapes *now)
         if (tui_work_running() == 0) show(f, app, now); /* else something still reads the old set */
         return true;
     }
+    f->shown = extent_of(now);
+    if (f->shown.finished) {
+        app->follow = false;
+        tui_say(app, "finished: no more rounds come, no longer following");
+        return false;
+    }
     if (clock_ns() - f->last_ns < POLL_NS) return true;
     f->last_ns = clock_ns();
-    f->n_shown = records_of(now);
-    if (tui_work_begin(true, grow, f, &f->work, &f->e) != ERR_OK) app->follow = false;
+    if (tui_work_begin(true, grow, f, &f->work, &f->e) != ERR_OK) {
+        app->follow = false;
+        tui_say(app, "%s", f->e.msg);
+        return false;
+    }
     return true;
 }

@@ -1,9 +1,9 @@
 #include "tui/keys.h"
 
 #include "base/mem.h"
+#include "tui/text.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <strings.h>
 
 #define ROUNDS TUI_ON_ROUNDS
@@ -32,7 +32,7 @@ static const tui_binding BUILT_IN[] = {
     { TUI_DO_NEXT_DIFFERENT, PAGER, { 'n' }, "next-match", "next", "next, last line with text" },
     { TUI_DO_PREVIOUS_DIFFERENT, PAGER, { 'N' }, "previous-match", NULL, NULL },
     { TUI_DO_WORST, VALUE, { 'w' }, "worst", "worst", "worst; of one: largest" },
-    { TUI_DO_NEXT_DIFFERENT, VALUE, { 'e' }, "next-element", "next", "next, last that differs" },
+    { TUI_DO_NEXT_DIFFERENT, VALUE, { 'e' }, "next-element", "next", "differs; of one: illegal" },
     { TUI_DO_PREVIOUS_DIFFERENT, VALUE, { 'E' }, "previous-element", NULL, NULL },
     { TUI_DO_GOTO, VALUE, { 'g' }, "goto", "go to", "go to an index: 3,17" },
     { TUI_DO_GOTO, ROUNDS, { 'g' }, "goto-round", NULL, "go to a round" },
@@ -117,6 +117,8 @@ err_code tui_binding_set(const char *name, const int32_t *keys, size_t n, err *e
     for (size_t i = 0; i < COUNT_OF(table); i++)
         if (strcmp(table[i].name, name) == 0) b = &table[i];
     if (!b) return err_set(e, ERR_ARG, "found action '%s', wanted one that browse --list-keys prints", name);
+    if (n == 0 && b->action == TUI_DO_QUIT)
+        return err_set(e, ERR_ARG, "quit: found no key, wanted one: nothing else leaves from every screen");
     if (n > TUI_BINDING_KEYS)
         return err_set(e, ERR_ARG, "%s: found %zu keys, wanted at most %d", name, n, (int)TUI_BINDING_KEYS);
     for (size_t k = 0; k < n; k++)
@@ -154,6 +156,8 @@ const char *tui_key_text(int32_t key, char buf[16])
 }
 
 /* ---- files of recorded keys ---- */
+
+enum { FILE_BYTES_MAX = 1 << 20 };
 
 typedef struct key_list { int32_t *key; size_t n, capacity; } key_list;
 
@@ -238,20 +242,11 @@ err_code tui_keys_parse(const char *text, size_t bytes, const char *where, int32
 
 err_code tui_keys_read(const char *path, int32_t **keys, size_t *n, err *e)
 {
-    enum { BYTES_MAX = 1 << 20 };
+    tui_text text = { 0 };
     *keys = NULL;
     *n = 0;
-    FILE *f = fopen(path, "rb");
-    if (!f) return err_set(e, ERR_INPUT, "%s: cannot be opened: %s", path, strerror(errno));
-    char *text = mem_alloc(BYTES_MAX + 1, 1);
-    size_t bytes = text ? fread(text, 1, BYTES_MAX + 1, f) : 0;
-    err_code rc = ERR_OK;
-    if (!text) rc = err_set(e, ERR_NOMEM, "%s: no memory", path);
-    else if (ferror(f))
-        rc = err_set(e, errno == EISDIR ? ERR_INPUT : ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
-    else if (bytes > BYTES_MAX) rc = err_set(e, ERR_INPUT, "%s: found more than %d bytes of keys", path, (int)BYTES_MAX);
-    fclose(f);
-    if (rc == ERR_OK) rc = tui_keys_parse(text, bytes, path, keys, n, e);
-    free(text);
+    err_code rc = tui_text_read(&text, path, FILE_BYTES_MAX, e);
+    if (rc == ERR_OK) rc = tui_keys_parse(text.text, text.n, path, keys, n, e);
+    tui_text_fini(&text);
     return rc;
 }

@@ -62,7 +62,7 @@ const char *tui_key_text(int32_t key, char buf[16]);
 const char *tui_binding_keys_text(size_t i, uint32_t screen, int32_t width, char buf[64]);
 
 /* The table is the process's. Gives the binding of this name these keys instead of its own. ERR_ARG: no such name, more
- * than TUI_BINDING_KEYS keys, or another binding of the same screen has one of them. */
+ * than TUI_BINDING_KEYS keys, none for "quit", or another binding of the same screen has one of them. */
 MUST_USE err_code tui_binding_set(const char *name, const int32_t *keys, size_t n, err *e);
 void tui_bindings_reset(void); /* the keys as they are built in */
 

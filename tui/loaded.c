@@ -1,7 +1,6 @@
 #include "tui/loaded.h"
 
 #include "base/mem.h"
-#include "formats/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,7 +10,16 @@ int tui_loaded_first(const tui_loaded *l) { return l->there[TUI_A] ? TUI_A : TUI
 
 static const void *first_data(const tui_loaded *l) { return l->side[tui_loaded_first(l)].tensor.data; }
 
-static bool same_shape(const fmt_tensor *a, const fmt_tensor *b)
+bool tui_loaded_shows(const tui_loaded *l, int side) { return l->pair || side == tui_loaded_first(l); }
+
+bool tui_loaded_differs(const tui_loaded *l, int64_t i)
+{
+    fmt_dtype d = l->tensor.dtype;
+    return l->pair && rpl_element_bits(d, l->side[TUI_A].tensor.data, i) !=
+                          rpl_element_bits(d, l->side[TUI_B].tensor.data, i);
+}
+
+bool tui_same_shape(const fmt_tensor *a, const fmt_tensor *b)
 {
     return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape) == 0;
 }
@@ -87,7 +95,7 @@ static void make_histograms(tui_loaded *l)
     l->lowest = INFINITY;
     l->highest = -INFINITY;
     for (int side = TUI_A; side < TUI_SIDES; side++)
-        for (int64_t i = 0; (l->pair || side == tui_loaded_first(l)) && i < n; i++) {
+        for (int64_t i = 0; tui_loaded_shows(l, side) && i < n; i++) {
             double v = rpl_element(d, l->side[side].tensor.data, i);
             if (!isfinite(v)) continue;
             if (v < l->lowest) l->lowest = v;
@@ -95,15 +103,15 @@ static void make_histograms(tui_loaded *l)
         }
     double scale = l->highest > l->lowest ? TUI_BINS / (l->highest - l->lowest) : 0;
     for (int side = TUI_A; side < TUI_SIDES; side++)
-        for (int64_t i = 0; (l->pair || side == tui_loaded_first(l)) && i < n; i++) {
+        for (int64_t i = 0; tui_loaded_shows(l, side) && i < n; i++) {
             double v = rpl_element(d, l->side[side].tensor.data, i);
             int bin = isfinite(v) ? (int)((v - l->lowest) * scale) : -1;
             if (bin >= 0) l->bin[side][bin < TUI_BINS ? bin : TUI_BINS - 1]++;
         }
     for (int64_t i = 0; l->pair && i < n; i++) {
         const void *a = l->side[TUI_A].tensor.data, *b = l->side[TUI_B].tensor.data;
-        bool same = rpl_element_bits(d, a, i) == rpl_element_bits(d, b, i);
-        l->decade[same ? 0 : decade_of(fabs(rpl_element(d, a, i) - rpl_element(d, b, i)))]++;
+        double distance = fabs(rpl_element(d, a, i) - rpl_element(d, b, i));
+        l->decade[tui_loaded_differs(l, i) ? decade_of(distance) : 0]++;
     }
 }
 
@@ -116,7 +124,7 @@ static err_code get_more(tui_loaded *l, const fmt_tape *const *more, int n_more,
         err why = { 0 };
         err_code rc = cap_joined_get(more[i], key, &l->more[i], &why);
         if (rc == ERR_NOMEM) return err_set(e, rc, "%s", why.msg);
-        l->more_there[i] = rc == ERR_OK && same_shape(&l->tensor, &l->more[i].tensor);
+        l->more_there[i] = rc == ERR_OK && tui_same_shape(&l->tensor, &l->more[i].tensor);
     }
     return ERR_OK;
 }
@@ -136,7 +144,8 @@ err_code tui_loaded_get(tui_loaded *l, const tui_model *m, const fmt_tape *const
         l->there[side] = rc == ERR_OK;
         if (rc != ERR_OK) snprintf(l->why[side], sizeof l->why[side], "%.*s", (int)sizeof l->why[side] - 1, why.msg);
     }
-    l->pair = l->there[TUI_A] && l->there[TUI_B] && same_shape(&l->side[TUI_A].tensor, &l->side[TUI_B].tensor);
+    l->pair = l->there[TUI_A] && l->there[TUI_B] &&
+              tui_same_shape(&l->side[TUI_A].tensor, &l->side[TUI_B].tensor);
     l->rows = l->cols = l->blocks = 0;
     l->n_more = 0;
     if (!tui_loaded_any(l)) return ERR_OK;
@@ -174,9 +183,7 @@ int64_t tui_loaded_worst(const tui_loaded *l)
 
 static bool is_wanted(const tui_loaded *l, int64_t i)
 {
-    if (!l->pair) return !isfinite(rpl_element(l->tensor.dtype, first_data(l), i));
-    return rpl_element_bits(l->tensor.dtype, l->side[TUI_A].tensor.data, i) !=
-           rpl_element_bits(l->tensor.dtype, l->side[TUI_B].tensor.data, i);
+    return l->pair ? tui_loaded_differs(l, i) : !isfinite(rpl_element(l->tensor.dtype, first_data(l), i));
 }
 
 int64_t tui_loaded_next(const tui_loaded *l, int64_t from)
@@ -239,7 +246,7 @@ uint64_t tui_loaded_ulp(const tui_loaded *l, int64_t i)
 
 /* ---- bits ---- */
 
-bool tui_qdq_read(fmt_dtype d, const void *data, int64_t first, uint8_t codes[32], uint8_t *scale)
+bool tui_qdq_read(fmt_dtype d, const void *data, int64_t first, uint8_t codes[FMT_QDQ_GROUP], uint8_t *scale)
 {
     bf16 x[FMT_QDQ_GROUP];
     bool any = false;

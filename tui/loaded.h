@@ -3,6 +3,7 @@
 #ifndef TUI_LOADED_H
 #define TUI_LOADED_H
 
+#include "formats/number.h"
 #include "tui/arms.h"
 
 enum { TUI_BINS = 64, TUI_DECADES = 20 };
@@ -36,23 +37,26 @@ MUST_USE err_code tui_loaded_get(tui_loaded *l, const tui_model *m, const fmt_ta
 void tui_loaded_fini(tui_loaded *l);
 bool tui_loaded_any(const tui_loaded *l); /* there is something to show */
 int tui_loaded_first(const tui_loaded *l); /* A, or B where only that is there */
+bool tui_loaded_shows(const tui_loaded *l, int side); /* both of a pair, else the first */
+bool tui_loaded_differs(const tui_loaded *l, int64_t i); /* of a pair: the bits of element i */
+/* The same dtype and shape. */
+bool tui_same_shape(const fmt_tensor *a, const fmt_tensor *b);
 
 /* Flat index: of a pair the element with the largest |a-b|, of one side the largest magnitude. -1: all equal, or empty. */
 int64_t tui_loaded_worst(const tui_loaded *l);
-/* Of a pair the next element after `from` whose bits differ, of one side the next that is not finite. -1: none. */
+/* Of a pair the next element after `from` whose bits differ, of one side the next that is not finite; previous: before it.
+ * -1: none. */
 int64_t tui_loaded_next(const tui_loaded *l, int64_t from);
+int64_t tui_loaded_previous(const tui_loaded *l, int64_t from);
 /* Heat 0 … 8 of the cells in [row0, row1) x [block0, block1): of a pair the relative L2 by decades, 1e-7 and less … 1
  * and more; of one side the magnitude by powers of two below the value's largest. */
 int tui_loaded_heat(const tui_loaded *l, int64_t row0, int64_t row1, int64_t block0, int64_t block1);
 /* ULP distance of a pair's element; UINT64_MAX: NaN on one side. */
 uint64_t tui_loaded_ulp(const tui_loaded *l, int64_t i);
 
-/* The previous one. -1: none. */
-int64_t tui_loaded_previous(const tui_loaded *l, int64_t from);
-
 /* A QDQ'd group of 32: its codes and its scale byte, if code times scale gives every element (BF16 only). false: it does
  * not, or all are zero. */
-bool tui_qdq_read(fmt_dtype d, const void *data, int64_t first, uint8_t codes[32], uint8_t *scale);
+bool tui_qdq_read(fmt_dtype d, const void *data, int64_t first, uint8_t codes[FMT_QDQ_GROUP], uint8_t *scale);
 /* "code 0x3a  0 0111 010  scale byte 122, 2^-5" into buf; returns buf. */
 const char *tui_qdq_text(uint8_t code, uint8_t scale, char buf[96]);
 

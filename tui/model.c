@@ -1,6 +1,7 @@
 #include "tui/model_state.h"
 
 #include "base/mem.h"
+#include "engine/identity.h"
 
 #include <math.h>
 
@@ -233,8 +234,9 @@ static err_code open_lone(tui_model *m, err *e)
     m->ordered = m->lone.ordered;
     const json_t *object = json_object_get(fmt_tape_head(m->tape[TUI_A]), "config");
     if (!object || eng_config_parse(object, "tape head", &config, NULL) != ERR_OK) return ERR_OK;
+    const eng_reps reps = eng_identity_reps(json_object_get(fmt_tape_head(m->tape[TUI_A]), "identity"));
     for (int step = 0; step < N_STEPS; step++) {
-        TRY(eng_program_make(&config, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &m->lone.program[step], e));
+        TRY(eng_program_make(&config, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &reps, &m->lone.program[step], e));
         m->program[step] = m->lone.program[step];
     }
     return ERR_OK;

@@ -40,7 +40,7 @@ struct tui_model {
     int32_t next;                  /* the rounds before it are compared */
     int32_t wanted, shown;         /* rounds: the next to compare; the one that a screen holds */
     bool *compared;                /* [rounds] its summaries are there */
-    tui_summary *summary;              /* [requests] */
+    tui_summary *summary;          /* [requests] */
     const rpl_round **result;      /* [rounds] NULL: not compared, or not kept */
     int32_t *kept;                 /* [rounds] a ring of the rounds with results, the oldest at kept_first */
     int32_t kept_first, n_kept;

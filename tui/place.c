@@ -6,7 +6,8 @@
 
 const tui_request *tui_at_request(tui_app *app)
 {
-    return app->at.request < tui_model_requests(app->model) ? tui_model_request(app->model, app->at.request) : NULL;
+    int32_t i = app->at.request;
+    return i >= 0 && i < tui_model_requests(app->model) ? tui_model_request(app->model, i) : NULL;
 }
 
 const cap_name *tui_at_value(tui_app *app)
@@ -49,24 +50,29 @@ bool tui_open_value(tui_app *app, int32_t slot, const char *name)
 char tui_letter(const tui_app *app, int side) { return (char)('A' + (side == TUI_A ? app->a : app->b)); }
 int tui_suspect(const tui_app *app) { return tui_model_is_pair(app->model) ? TUI_B : TUI_A; }
 
-void tui_reference(tui_app *app, char *buf, size_t bytes)
+int tui_suspect_having(const tui_app *app, const cap_name *v)
+{
+    tui_facts facts;
+    return tui_model_facts(app->model, tui_suspect(app), v, &facts) ? tui_suspect(app) : TUI_A;
+}
+
+void tui_reference(tui_app *app, char buf[TUI_REFERENCE_BYTES])
 {
     const tui_request *r = tui_at_request(app);
     const cap_name *v = tui_at_value(app);
     char slot[16] = "-", index[128] = "";
     tui_facts facts;
-    int side = tui_suspect(app);
-    if (v && !tui_model_facts(app->model, side, v, &facts)) side = TUI_A; /* which alone has it then */
+    int side = v ? tui_suspect_having(app, v) : tui_suspect(app);
     const char *path = fmt_tape_path(tui_model_tape(app->model, side));
     if (!r) {
-        snprintf(buf, bytes, "%s", path);
+        snprintf(buf, TUI_REFERENCE_BYTES, "%s", path);
         return;
     }
     int32_t number = v ? v->slot : r->slot;
     if (number != FMT_TAPE_NO_SLOT) snprintf(slot, sizeof slot, "%d", number);
     if (v && app->at.element >= 0 && tui_model_facts_any(app->model, v, &facts) && facts.tensor.ndim > 0)
         tui_index_text(&facts.tensor, app->at.element, index);
-    snprintf(buf, bytes, "%s:%d/%s%s%s%s", path, r->round, slot, v ? "/" : "", v ? v->name : "", index);
+    snprintf(buf, TUI_REFERENCE_BYTES, "%s:%d/%s%s%s%s", path, r->round, slot, v ? "/" : "", v ? v->name : "", index);
 }
 
 err_code tui_app_go(tui_app *app, const char *reference, err *e)

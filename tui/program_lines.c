@@ -1,7 +1,7 @@
 #include "tui/program_lines.h"
 
 #include "base/mem.h"
-#include "tui/fetch.h"
+#include "tui/cut.h"
 
 #include <math.h>
 
@@ -28,8 +28,12 @@ const tui_column TUI_LONE_COLUMNS[LONE_COUNT] = {
     [LONE_NOTE] = { "note", 10, 40, 3, false, false },
 };
 
-const char *const TUI_PROGRAM_FIELDS[PROGRAM_FIELDS] = { "value", "op", "stage", "verdict", "differ", "l2", "excess", "ulp",
-                                                         "max", "rms" };
+const tui_expr_field TUI_PROGRAM_FIELDS[PROGRAM_FIELDS] = {
+    [PROGRAM_VALUE] = { "value", true }, [PROGRAM_OP] = { "op", true }, [PROGRAM_STAGE] = { "stage", false },
+    [PROGRAM_VERDICT] = { "verdict", true }, [PROGRAM_DIFFER] = { "differ", false }, [PROGRAM_L2] = { "l2", false },
+    [PROGRAM_EXCESS] = { "excess", false }, [PROGRAM_ULP] = { "ulp", false }, [PROGRAM_MAX] = { "max", false },
+    [PROGRAM_RMS] = { "rms", false },
+};
 
 /* ---- groups ---- */
 
@@ -185,7 +189,6 @@ void tui_program_make(tui_app *app, tui_program *s)
     else if (s->sorted) sort_lines(app, s, name, round);
 }
 
-
 /* ---- what is said of a value ---- */
 
 /* What does not fit the figures: why it was not compared, findings, agreement of ids and tokens. */
@@ -220,7 +223,7 @@ static void near_tie(tui_app *app, const cap_name *n, const rpl_value *v, char *
                      tui_number(d->margin_b, 7, number));
     }
     if (!v->has_ids || v->m.n_equal == v->m.n || v->ids.first_order < 0) return;
-    if (tui_margin_at_cut(app, TUI_B, n, v->ids.first_order, &margin))
+    if (tui_cut_of_row(app, TUI_B, n, v->ids.first_order, &margin))
         snprintf(buf + strlen(buf), bytes - strlen(buf), ", row %lld cut %s", (long long)v->ids.first_order,
                  tui_number(margin, 7, number));
 }

@@ -14,7 +14,7 @@ extern const tui_column TUI_LONE_COLUMNS[LONE_COUNT];
 /* What filter expressions may ask of a value. */
 enum { PROGRAM_VALUE, PROGRAM_OP, PROGRAM_STAGE, PROGRAM_VERDICT, PROGRAM_DIFFER, PROGRAM_L2, PROGRAM_EXCESS, PROGRAM_ULP,
        PROGRAM_MAX, PROGRAM_RMS, PROGRAM_FIELDS };
-extern const char *const TUI_PROGRAM_FIELDS[PROGRAM_FIELDS];
+extern const tui_expr_field TUI_PROGRAM_FIELDS[PROGRAM_FIELDS];
 
 typedef struct tui_program_line { int32_t value; /* -1: the heading of a group */ int32_t group; } tui_program_line;
 

@@ -21,8 +21,12 @@ const tui_column TUI_ROUNDS_COLUMNS[ROUNDS_C_COUNT] = {
     [ROUNDS_C_JUDGED] = { "judged", 9, 9, 0, false, false },
 };
 
-const char *const TUI_ROUNDS_FIELDS[ROUNDS_F_COUNT] = { "round", "slot", "P", "same", "l2", "excess", "kl", "stage",
-                                                       "origin", "verdict", "marked" };
+const tui_expr_field TUI_ROUNDS_FIELDS[ROUNDS_F_COUNT] = {
+    [ROUNDS_F_ROUND] = { "round", false }, [ROUNDS_F_SLOT] = { "slot", false }, [ROUNDS_F_P] = { "P", false },
+    [ROUNDS_F_SAME] = { "same", false }, [ROUNDS_F_L2] = { "l2", false }, [ROUNDS_F_EXCESS] = { "excess", false },
+    [ROUNDS_F_KL] = { "kl", false }, [ROUNDS_F_STAGE] = { "stage", false }, [ROUNDS_F_ORIGIN] = { "origin", true },
+    [ROUNDS_F_VERDICT] = { "verdict", true }, [ROUNDS_F_MARKED] = { "marked", false },
+};
 
 /* ---- cells ---- */
 
@@ -155,8 +159,6 @@ static double sort_key(tui_app *app, int32_t request, int sorted)
     case ROUNDS_C_SAME: return r->n_same;
     case ROUNDS_C_ORIGIN: return r->first_origin < 0 ? -(double)INT32_MAX : -(double)r->first_origin; /* earlier is worse */
     case ROUNDS_C_WORST: case ROUNDS_C_EXCESS: return isnan(r->worst_rel_l2) ? -1 : r->worst_rel_l2;
-    case ROUNDS_C_DRAFTS_A: case ROUNDS_C_DRAFTS_B: return r->n_same < 0 ? -1 :
-        -(double)r->n_same; /* read for few lines only */
     case ROUNDS_C_KL: return isnan(r->kl) ? -1 : r->kl;
     case ROUNDS_C_VERDICT: return r->verdict;
     default: return request;
@@ -200,13 +202,17 @@ void tui_rounds_make(tui_app *app, tui_rounds *s)
     for (int32_t i = 0; i < tui_model_requests(app->model); i++)
         if (passes(app, s, i)) s->line[s->list.n++] = i;
     sort_line *order = s->sorted == ROUNDS_C_ROUND && !s->falling ? NULL : mem_alloc((size_t)s->list.n + 1, sizeof *order);
-    for (int32_t i = 0; order && i < s->list.n; i++) {
+    for (int32_t i = 0; order && i < s->list.n; i++)
         order[i] = (sort_line){ sort_key(app, s->line[i], s->sorted), s->line[i] };
-    }
     if (order) qsort(order, (size_t)s->list.n, sizeof *order, s->falling ? falling_order : rising_order);
     for (int32_t i = 0; order && i < s->list.n; i++) s->line[i] = order[i].request;
     free(order);
     s->list.cursor = 0;
+    int32_t request = app->at.request >= 0 ? app->at.request : s->hidden;
     for (int32_t i = 0; i < s->list.n; i++)
-        if (s->line[i] == app->at.request) s->list.cursor = i;
+        if (s->line[i] == request) s->list.cursor = i;
+    if (s->list.n == 0 && app->at.request >= 0) {
+        s->hidden = app->at.request;
+        app->at = (tui_place){ .request = -1, .value = -1, .element = -1 };
+    }
 }

@@ -17,7 +17,7 @@ enum {
     ROUNDS_F_ROUND, ROUNDS_F_SLOT, ROUNDS_F_P, ROUNDS_F_SAME, ROUNDS_F_L2, ROUNDS_F_EXCESS, ROUNDS_F_KL, ROUNDS_F_STAGE,
     ROUNDS_F_ORIGIN, ROUNDS_F_VERDICT, ROUNDS_F_MARKED, ROUNDS_F_COUNT,
 };
-extern const char *const TUI_ROUNDS_FIELDS[ROUNDS_F_COUNT];
+extern const tui_expr_field TUI_ROUNDS_FIELDS[ROUNDS_F_COUNT];
 
 typedef struct tui_rounds {
     int32_t *line;   /* requests shown, in the order shown */
@@ -28,9 +28,10 @@ typedef struct tui_rounds {
     int32_t n_done;  /* rounds compared when the lines were made: sorting and filtering depend on it */
     char filter[64];
     tui_expr expr;
+    int32_t hidden;  /* the request that the cursor was on before no line passed */
 } tui_rounds;
 
-/* Makes the lines again; the cursor stays on app->at. */
+/* Makes the lines again; the cursor stays on app->at, and without a line nothing is chosen there. */
 void tui_rounds_make(tui_app *app, tui_rounds *s);
 /* A cell of a line into buf; tokens as far as they have been read. */
 void tui_rounds_cell(tui_app *app, const tui_request *r, tui_rounds_column c, char *buf, size_t bytes);

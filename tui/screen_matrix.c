@@ -157,7 +157,7 @@ static void draw_detail(tui_app *app, matrix *s, tui_rect r)
     if (!m) return;
     tui_putf(c, r.x + 1, r.y + 1, r.width - 1, TUI_PLAIN,
              "%d of %d rounds compared: %d of %d blocks draft the same tokens; largest KL %s",
-             t->n_done, tui_model_rounds(m), t->n_exact, t->n_blocks, 
+             t->n_done, tui_model_rounds(m), t->n_exact, t->n_blocks,
              isnan(t->kl) ? "unknown" : tui_number(t->kl, 9, number));
     if (t->first_round >= 0)
         tui_putf(c, r.x + 1, r.y + 2, r.width - 1, TUI_PLAIN, "first origin: round %d, %s", t->first_round,

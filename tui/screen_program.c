@@ -282,7 +282,7 @@ static void csv(tui_app *app, void *state, tui_text *out)
     const tui_request *r = tui_at_request(app);
     const cap_name *name = r ? tui_model_values(app->model, r->round_index, &n) : NULL;
     const rpl_round *round = r ? tui_model_result(app->model, r->round_index) : NULL;
-    for (int i = 0; i < PROGRAM_FIELDS; i++) tui_text_csv(out, TUI_PROGRAM_FIELDS[i], false);
+    for (int i = 0; i < PROGRAM_FIELDS; i++) tui_text_csv(out, TUI_PROGRAM_FIELDS[i].name, false);
     tui_text_csv(out, "note", true);
     for (int32_t i = 0; i < s->list.n; i++) {
         int32_t v = s->line[i].value;

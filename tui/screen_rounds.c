@@ -56,9 +56,12 @@ static void draw_detail(tui_app *app, const tui_rounds *s, tui_rect body, int32_
     char number[32], a[128], b[128];
     int32_t n;
     tui_canvas *c = &app->canvas;
-    if (s->filter[0] || s->expr.n)
-        tui_putf(c, body.x + body.width / 2, y, body.width / 2, TUI_STRONG, " %d of %d lines: %s%s%s", s->list.n,
+    int32_t width = body.width;
+    if (s->filter[0] || s->expr.n) {
+        width /= 2;
+        tui_putf(c, body.x + width, y, body.width - width, TUI_STRONG, " %d of %d lines: %s%s%s", s->list.n,
                  tui_model_requests(app->model), s->filter, s->filter[0] && s->expr.n ? ", " : "", s->expr.source);
+    }
     if (!r || s->list.n == 0) return;
     const rpl_round *round = tui_model_result(app->model, r->round_index);
     tui_rounds_drafts(r, TUI_A, a, sizeof a);
@@ -68,13 +71,15 @@ static void draw_detail(tui_app *app, const tui_rounds *s, tui_rect body, int32_
              tui_letter(app, TUI_B) == 'A' ? 'B' : tui_letter(app, TUI_B), b);
     if (!round) {
         tui_model_values(app->model, r->round_index, &n);
-        tui_putf(c, body.x, y, body.width / 2, TUI_PLAIN, " round %d: %s, %d values", r->round,
+        tui_putf(c, body.x, y, width, TUI_PLAIN, " round %d: %s, %d values", r->round,
                  TUI_VERDICT[r->verdict].word, n);
         draw_judgement(app, r, body, y + 1);
         return;
     }
-    tui_putf(c, body.x, y, body.width / 2, TUI_PLAIN, " round %d: %s, %d of %d values equal", r->round,
-             TUI_VERDICT[r->verdict].word, round->n_equal, round->n_compared);
+    int32_t x = tui_putf(c, body.x, y, width, TUI_PLAIN, " round %d: %s, %d of %d values equal", r->round,
+                         TUI_VERDICT[r->verdict].word, round->n_equal, round->n_compared);
+    if (round->n_values > round->n_compared)
+        tui_putf(c, body.x + x, y, width - x, TUI_PLAIN, ", %d not compared", round->n_values - round->n_compared);
     bool inherited;
     const cap_name *values = tui_model_values(app->model, r->round_index, &n);
     const cap_name *origin = r->first_origin < 0 ? NULL : &values[r->first_origin];
@@ -116,11 +121,12 @@ static void draw(tui_app *app, void *state, tui_rect body)
     bool chosen = s->filter[0] || s->expr.n || s->sorted != ROUNDS_C_ROUND;
     if (s->n_done != tui_model_rounds_done(app->model) && chosen) tui_rounds_make(app, s);
     tui_column columns[ROUNDS_C_COUNT];
-    const char titles[2][10] = { { 'd', 'r', 'a', 'f', 't', 's', ' ', tui_letter(app, TUI_A) },
-                                 { 'd', 'r', 'a', 'f', 't', 's', ' ', tui_letter(app, TUI_B) } };
+    char titles[TUI_SIDES][16];
     memcpy(columns, TUI_ROUNDS_COLUMNS, sizeof columns);
-    columns[ROUNDS_C_DRAFTS_A].title = titles[0];
-    columns[ROUNDS_C_DRAFTS_B].title = titles[1];
+    for (int side = TUI_A; side < TUI_SIDES; side++)
+        snprintf(titles[side], sizeof titles[side], "drafts %c", tui_letter(app, side));
+    columns[ROUNDS_C_DRAFTS_A].title = titles[TUI_A];
+    columns[ROUNDS_C_DRAFTS_B].title = titles[TUI_B];
     columns[ROUNDS_C_ARMS].pair = true;
     if (app->arms->n < 3) columns[ROUNDS_C_ARMS].width = columns[ROUNDS_C_ARMS].width_max = 0;
     if (!tui_judge_any(app->judge)) columns[ROUNDS_C_JUDGED].width = columns[ROUNDS_C_JUDGED].width_max = 0;

@@ -1,8 +1,8 @@
 /* Routing: the experts of every row of one request on all arms, and how often each was taken over the rounds around. */
+#include "tui/cut.h"
 #include "tui/fetch.h"
 
 #include "base/mem.h"
-#include "tui/expr.h"
 
 #include <math.h>
 
@@ -47,7 +47,6 @@ static void find_rows(tui_app *app, routing *s, const tui_request *r)
     char name[FMT_TAPE_NAME_BYTES];
     int32_t n, batch = 0, first = tui_model_first_request(app->model, r->round_index);
     tui_facts facts;
-    s->n_stages = s->n_rows = 0;
     for (int32_t i = first; i < tui_model_requests(app->model) && tui_model_request(app->model, i)->round == r->round; i++)
         if (tui_model_request(app->model, i)->entry >= batch) batch = tui_model_request(app->model, i)->entry + 1;
     const cap_name *values = tui_model_values(app->model, r->round_index, &n);
@@ -71,7 +70,7 @@ static void ask(tui_app *app, routing *s)
     s->made = true;
     s->request = app->at.request;
     s->generation = app->generation;
-    s->list.n = 0;
+    s->list.n = s->n_stages = s->n_rows = 0;
     if (!r) return;
     find_rows(app, s, r);
     s->list.n = s->n_stages * s->n_rows;
@@ -284,8 +283,7 @@ static void draw(tui_app *app, void *state, tui_rect body)
     enter(app, s);
     bool pair = tui_model_is_pair(app->model);
     int32_t y = body.y, detail = app->arms->n, heat = body.height / 3 > HEAT_MIN ? body.height / 3 : HEAT_MIN;
-    const char titles[TUI_SIDES][10] = { { 'e', 'x', 'p', 'e', 'r', 't', 's', ' ', tui_letter(app, TUI_A) },
-                                         { 'e', 'x', 'p', 'e', 'r', 't', 's', ' ', tui_letter(app, TUI_B) } };
+    char titles[TUI_SIDES][16];
     if (s->list.n == 0) {
         tui_put(&app->canvas, body.x + MARGIN, y, body.width - MARGIN, TUI_DIM,
                 s->n_stages ? "this slot was not drafted in this round" : "the tape has no routing of this round");
@@ -294,6 +292,8 @@ static void draw(tui_app *app, void *state, tui_rect body)
     if (heat > s->heat_rounds + 1) heat = s->heat_rounds + 1;
     tui_column columns[C_COUNT];
     memcpy(columns, COLUMNS, sizeof columns);
+    for (int side = TUI_A; side < TUI_SIDES; side++)
+        snprintf(titles[side], sizeof titles[side], "experts %c", tui_letter(app, side));
     columns[C_IDS_A].title = titles[TUI_A];
     columns[C_IDS_B].title = titles[TUI_B];
     tui_layout l = tui_layout_of(columns, C_COUNT, body.x + MARGIN, body.width - MARGIN, pair);

@@ -95,9 +95,13 @@ static void enter(tui_app *app, void *state)
 
 /* ---- one position of one arm ---- */
 
+/* What the tape may not have; NaN is a figure too. */
+typedef struct figure { double v; bool known; } figure;
+static figure known(double v) { return (figure){ v, true }; }
+
 typedef struct guess {
     int32_t token;
-    double logit, markov, margin, confidence; /* NaN: not recorded */
+    figure logit, markov, margin, confidence;
     int64_t n_top;
     const float *top;                         /* after the Markov term, [n_top], descending */
     const int32_t *top_ids;
@@ -126,52 +130,72 @@ static void find_top(found *f, const float *x, int64_t n)
     }
 }
 
-static bool guess_of(tokens *s, int arm, int32_t i, guess *g)
+static void set_top(guess *g, const float *top, const int32_t *ids, int64_t n)
 {
-    const fmt_tensor *drafts = tui_fetch_get(&s->fetch, s->item[arm][PART_DRAFTS], FMT_DTYPE_I32, 2);
-    const fmt_tensor *confidence = tui_fetch_get(&s->fetch, s->item[arm][PART_CONFIDENCE], FMT_DTYPE_F32, 2);
+    g->n_top = n;
+    g->top = top;
+    g->top_ids = ids;
+    if (n > 1) g->margin = known((double)top[0] - (double)top[1]);
+}
+
+/* Position i's row of logits among those of a step: each slot has as many rows. -1: none. */
+static int64_t logits_row(const tokens *s, const fmt_tensor *logits, const fmt_tensor *drafts, int32_t i)
+{
+    int64_t of_slot = drafts->shape[0] ? logits->shape[0] / drafts->shape[0] : 0;
+    return i < of_slot ? s->entry * of_slot + i : -1;
+}
+
+/* From the largest logits that the tape keeps apart, before and after the Markov term. */
+static void guess_from_top(const tokens *s, int arm, int32_t i, const fmt_tensor *drafts, guess *g)
+{
     const fmt_tensor *logits = tui_fetch_get(&s->fetch, s->item[arm][PART_LOGITS], FMT_DTYPE_F32, 2);
     const fmt_tensor *ids = tui_fetch_get(&s->fetch, s->item[arm][PART_LOGIT_IDS], FMT_DTYPE_I32, 2);
     const fmt_tensor *biased = tui_fetch_get(&s->fetch, s->item[arm][PART_BIASED], FMT_DTYPE_F32, 3);
     const fmt_tensor *biased_ids = tui_fetch_get(&s->fetch, s->item[arm][PART_BIASED_IDS], FMT_DTYPE_I32, 3);
-    const double none = (double)NAN;
-    *g = (guess){ -1, none, none, none, none, 0, NULL, NULL };
-    if (!drafts || s->entry >= drafts->shape[0] || i >= drafts->shape[1]) return false;
-    g->token = ((const int32_t *)drafts->data)[s->entry * drafts->shape[1] + i];
-    if (confidence && s->entry < confidence->shape[0] && i < confidence->shape[1])
-        g->confidence = (double)((const float *)confidence->data)[s->entry * confidence->shape[1] + i];
     if (biased && biased_ids && s->entry < biased->shape[0] && i < biased->shape[1] &&
         memcmp(biased->shape, biased_ids->shape, sizeof biased->shape) == 0) {
         int64_t at = (s->entry * biased->shape[1] + i) * biased->shape[2];
-        g->n_top = biased->shape[2];
-        g->top = (const float *)biased->data + at;
-        g->top_ids = (const int32_t *)biased_ids->data + at;
-        if (g->n_top > 1) g->margin = (double)g->top[0] - (double)g->top[1];
+        set_top(g, (const float *)biased->data + at, (const int32_t *)biased_ids->data + at, biased->shape[2]);
     }
-    int64_t n, rows = s->item[arm][PART_ALL_LOGITS] < 0 ? 0 : s->entry * drafts->shape[1] + i;
-    const float *all = biased ? NULL : all_logits(s, arm, PART_ALL_BIASED, 3, rows, &n);
-    found *f = &s->found[arm][i < POSITIONS ? i : POSITIONS - 1];
-    if (all && !f->made) find_top(f, all, n);
-    if (all) {
-        g->n_top = f->n;
-        g->top = f->top;
-        g->top_ids = f->ids;
-        if (f->n > 1) g->margin = (double)f->top[0] - (double)f->top[1];
-        const fmt_tensor *base = tui_fetch_get(&s->fetch, s->item[arm][PART_ALL_LOGITS], FMT_DTYPE_F32, 2);
-        int64_t of_slot = base && drafts->shape[0] ? base->shape[0] / drafts->shape[0] : 0;
-        const float *row = i < of_slot ? all_logits(s, arm, PART_ALL_LOGITS, 2, s->entry * of_slot + i, &n) : NULL;
-        if (row && g->token >= 0 && g->token < n) {
-            g->logit = (double)row[g->token];
-            g->markov = (double)all[g->token] - g->logit;
-        }
-    }
-    if (!logits || !ids || memcmp(logits->shape, ids->shape, sizeof ids->shape) != 0) return true;
-    int64_t per_slot = drafts->shape[0] ? logits->shape[0] / drafts->shape[0] : 0, row = s->entry * per_slot + i;
-    for (int64_t k = 0; i < per_slot && row < logits->shape[0] && k < logits->shape[1]; k++)
+    if (!logits || !ids || memcmp(logits->shape, ids->shape, sizeof ids->shape) != 0) return;
+    int64_t row = logits_row(s, logits, drafts, i);
+    for (int64_t k = 0; row >= 0 && k < logits->shape[1]; k++)
         if (((const int32_t *)ids->data)[row * ids->shape[1] + k] == g->token)
-            g->logit = (double)((const float *)logits->data)[row * logits->shape[1] + k];
+            g->logit = known((double)((const float *)logits->data)[row * logits->shape[1] + k]);
     for (int64_t k = 0; k < g->n_top; k++)
-        if (g->top_ids[k] == g->token) g->markov = (double)g->top[k] - g->logit;
+        if (g->top_ids[k] == g->token && g->logit.known) g->markov = known((double)g->top[k] - g->logit.v);
+}
+
+/* The same from all logits. */
+static void guess_from_all(tokens *s, int arm, int32_t i, const fmt_tensor *drafts, guess *g)
+{
+    int64_t n;
+    const fmt_tensor *base = tui_fetch_get(&s->fetch, s->item[arm][PART_ALL_LOGITS], FMT_DTYPE_F32, 2);
+    const float *biased = all_logits(s, arm, PART_ALL_BIASED, 3, s->entry * drafts->shape[1] + i, &n);
+    if (!biased) return;
+    if (i < POSITIONS) {
+        found *f = &s->found[arm][i];
+        if (!f->made) find_top(f, biased, n);
+        set_top(g, f->top, f->ids, f->n);
+    }
+    int64_t row = base ? logits_row(s, base, drafts, i) : -1;
+    const float *logits = row >= 0 ? all_logits(s, arm, PART_ALL_LOGITS, 2, row, &n) : NULL;
+    if (!logits || g->token < 0 || g->token >= n) return;
+    g->logit = known((double)logits[g->token]);
+    g->markov = known((double)biased[g->token] - g->logit.v);
+}
+
+static bool guess_of(tokens *s, int arm, int32_t i, guess *g)
+{
+    const fmt_tensor *drafts = tui_fetch_get(&s->fetch, s->item[arm][PART_DRAFTS], FMT_DTYPE_I32, 2);
+    const fmt_tensor *confidence = tui_fetch_get(&s->fetch, s->item[arm][PART_CONFIDENCE], FMT_DTYPE_F32, 2);
+    *g = (guess){ .token = -1 };
+    if (!drafts || s->entry >= drafts->shape[0] || i >= drafts->shape[1]) return false;
+    g->token = ((const int32_t *)drafts->data)[s->entry * drafts->shape[1] + i];
+    if (confidence && s->entry < confidence->shape[0] && i < confidence->shape[1])
+        g->confidence = known((double)((const float *)confidence->data)[s->entry * confidence->shape[1] + i]);
+    guess_from_top(s, arm, i, drafts, g);
+    if (!g->top) guess_from_all(s, arm, i, drafts, g);
     return true;
 }
 
@@ -189,7 +213,7 @@ static int32_t target_token(const tokens *s, int32_t i)
     int32_t p, q, anchor;
     if (!int_at(s, s->own_pos, s->entry, &p)) return -1;
     for (int32_t k = 0; k < s->n_ahead; k++)
-        if (int_at(s, s->ahead[k].pos, s->ahead[k].entry, &q) && q + 1 == p + 2 + i &&
+        if (int_at(s, s->ahead[k].pos, s->ahead[k].entry, &q) && q == p + 1 + i &&
             int_at(s, s->ahead[k].anchor, s->ahead[k].entry, &anchor))
             return anchor;
     return -1;
@@ -215,7 +239,7 @@ static void cell_text(tokens *s, tui_app *app, int32_t line, int column, char *b
     int arm = line % app->arms->n;
     int32_t i = line / app->arms->n, target = target_token(s, i);
     bool there = guess_of(s, arm, i, &g);
-    double figure = (double)NAN;
+    figure f;
     buf[0] = 0;
     switch (column) {
     case C_POSITION:
@@ -228,13 +252,13 @@ static void cell_text(tokens *s, tui_app *app, int32_t line, int column, char *b
     case C_DRAFT:
         if (there) snprintf(buf, bytes, "%d", g.token);
         return;
-    case C_LOGIT: figure = g.logit; break;
-    case C_MARKOV: figure = g.markov; break;
-    case C_MARGIN: figure = g.margin; break;
-    case C_CONFIDENCE: figure = g.confidence; break;
+    case C_LOGIT: f = g.logit; break;
+    case C_MARKOV: f = g.markov; break;
+    case C_MARGIN: f = g.margin; break;
+    case C_CONFIDENCE: f = g.confidence; break;
     default: top_text(&g, buf, bytes); return;
     }
-    if (!isnan(figure)) snprintf(buf, bytes, "%s", tui_number(figure, 8, number));
+    if (f.known) snprintf(buf, bytes, "%s", tui_number(f.v, 8, number));
 }
 
 static bool differs(tui_app *app, tokens *s, int32_t position)
@@ -254,12 +278,12 @@ static void draw_detail(tui_app *app, tokens *s, tui_rect r)
     tui_canvas *c = &app->canvas;
     int32_t x = r.x + 1 + tui_putf(c, r.x + 1, r.y, r.width - 1, TUI_STRONG, "draft %d: ", i);
     if (there && other && a.token != b.token) {
-        double margin = fmin(a.margin, b.margin); /* of the one that is known, where only one is */
+        figure margin = !b.margin.known ? a.margin : !a.margin.known ? b.margin : known(fmin(a.margin.v, b.margin.v));
         x += tui_putf(c, x, r.y, r.width - x, TUI_ORIGIN, "%c drafts %d, %c %d", tui_letter(app, TUI_A), a.token,
                       tui_letter(app, TUI_B), b.token);
-        if (!isnan(margin))
-            tui_putf(c, x, r.y, r.width - x, TUI_ORIGIN, "; won by %s%s", tui_number(margin, 8, m),
-                     margin < 1e-3 ? ": a near-tie" : "");
+        if (margin.known)
+            tui_putf(c, x, r.y, r.width - x, TUI_ORIGIN, "; won by %s%s", tui_number(margin.v, 8, m),
+                     margin.v < 1e-3 ? ": a near-tie" : "");
     } else if (there) {
         tui_putf(c, x, r.y, r.width - x, TUI_PLAIN, other ? "both draft %d" : "%d", a.token);
     }

@@ -131,15 +131,13 @@ static void draw_head(tui_app *app, const tui_value *s, const cap_name *n, tui_r
 
 enum { DETAIL_PLAIN = 2, DETAIL_BITS = 4 };
 
-static bool shows(const tui_loaded *d, int side) { return d->pair || side == tui_loaded_first(d); }
-
 /* Bits of one side, and what QDQ made them of. */
 static void draw_bits(tui_app *app, const tui_value *s, int side, tui_rect r, int32_t y)
 {
     char text[128], qdq[96];
     const tui_loaded *d = &s->data;
     int64_t i = tui_value_element(s), first = i - s->col % RPL_PROFILE_BLOCK;
-    uint8_t codes[32], scale;
+    uint8_t codes[FMT_QDQ_GROUP], scale;
     int32_t x = r.x + 1 + tui_putf(&app->canvas, r.x + 1, y, r.width - 1, TUI_PLAIN, "%c %s", tui_letter(app, side),
                                    tui_bits_text(d->tensor.dtype, d->side[side].tensor.data, i, text));
     bool whole = s->col - s->col % RPL_PROFILE_BLOCK + RPL_PROFILE_BLOCK <= d->cols;
@@ -160,7 +158,7 @@ static void draw_detail(tui_app *app, const tui_value *s, tui_rect r)
     tui_canvas *c = &app->canvas;
     int32_t x = r.x + 1 + tui_put(c, r.x + 1, y, r.width - 1, TUI_STRONG, tui_index_text(&d->tensor, i, text));
     for (int side = TUI_A; side < TUI_SIDES; side++)
-        if (shows(d, side))
+        if (tui_loaded_shows(d, side))
             x += tui_putf(c, x, y, right - x, TUI_PLAIN, "  %c %s", tui_letter(app, side),
                           tui_number(rpl_element(dtype, d->side[side].tensor.data, i), 14, number));
     for (int k = 0; k < d->n_more; k++)
@@ -169,10 +167,10 @@ static void draw_detail(tui_app *app, const tui_value *s, tui_rect r)
                           tui_number(rpl_element(dtype, d->more[k].tensor.data, i), 14, number));
     if (d->pair)
         tui_putf(c, x, y, right - x, TUI_PLAIN, "  %c\u2212%c %s  ULP %s", b, a,
-                 tui_value_differs(s, i) ? tui_value_cell(s, PANE_DIFFERENCE, i, 12, number) : "0",
+                 tui_loaded_differs(d, i) ? tui_value_cell(s, PANE_DIFFERENCE, i, 12, number) : "0",
                  tui_count(tui_loaded_ulp(d, i), 9, ulp));
     for (int side = TUI_A; s->bits && side < TUI_SIDES; side++)
-        if (shows(d, side)) draw_bits(app, s, side, r, ++y);
+        if (tui_loaded_shows(d, side)) draw_bits(app, s, side, r, ++y);
     tui_value_row(s, s->rows.cursor, text);
     x = r.x + 1 + tui_putf(c, r.x + 1, ++y, r.width - 1, TUI_PLAIN, "row %s: ", text);
     if (d->pair)
@@ -238,32 +236,43 @@ static bool move(tui_value *s, tui_action action, int32_t page)
     return true;
 }
 
-static void find(tui_app *app, tui_value *s, int64_t i, const char *what)
+/* Of a pair what differs; of one side what is not finite, and once its round is judged what is illegal. */
+static void next_element(tui_app *app, tui_value *s, int by)
 {
+    const tui_loaded *d = &s->data;
+    const fmt_tape *t = tui_model_tape(app->model, tui_loaded_first(d));
+    int64_t from = tui_value_element(s), i = by > 0 ? tui_loaded_next(d, from) : tui_loaded_previous(d, from);
+    int64_t illegal = d->pair ? -1 : tui_judge_illegal(app->judge, t, tui_at_value(app), from, by);
+    bool judged = tui_judge_of(app->judge, t, tui_at_request(app)->round);
+    if (i < 0 || (illegal >= 0 && (illegal - i) * by < 0)) i = illegal; /* the nearer one */
     if (i >= 0) go_to(app, s, i);
-    else tui_say(app, "%s", what);
+    else
+        tui_say(app, "no %s element %s", by > 0 ? "later" : "earlier",
+                d->pair ? "differs" : judged ? "is illegal, or not finite"
+                        : app->judge ? "is NaN or infinite; c judges the round, then illegal ones are found too"
+                                     : "is NaN or infinite");
+}
+
+static void go_worst(tui_app *app, tui_value *s)
+{
+    int64_t i = tui_loaded_worst(&s->data);
+    if (i >= 0) go_to(app, s, i);
+    else tui_say(app, "every element is equal");
 }
 
 static tui_reaction act(tui_app *app, void *state, tui_action action)
 {
     tui_value *s = state;
     tui_reaction r = { 0 };
-    bool pair = s->data.pair;
-    if (!take(app, s) || s->data.rows * s->data.cols == 0) return r;
+    if (!tui_at_value(app) || !take(app, s) || s->data.rows * s->data.cols == 0) return r;
     if (move(s, action, app->page)) {
         app->at.element = tui_value_element(s);
         return r;
     }
     switch (action) {
-    case TUI_DO_WORST: find(app, s, tui_loaded_worst(&s->data), "every element is equal"); break;
-    case TUI_DO_NEXT_DIFFERENT:
-        find(app, s, tui_loaded_next(&s->data, tui_value_element(s)),
-             pair ? "no later element differs" : "every later element is finite");
-        break;
-    case TUI_DO_PREVIOUS_DIFFERENT:
-        find(app, s, tui_loaded_previous(&s->data, tui_value_element(s)),
-             pair ? "no earlier element differs" : "every earlier element is finite");
-        break;
+    case TUI_DO_WORST: go_worst(app, s); break;
+    case TUI_DO_NEXT_DIFFERENT: next_element(app, s, 1); break;
+    case TUI_DO_PREVIOUS_DIFFERENT: next_element(app, s, -1); break;
     case TUI_DO_PANEL: s->panel = (tui_panel)((s->panel + 1) % TUI_PANELS); break;
     case TUI_DO_GOTO: r.ask = "go to index: "; break;
     case TUI_DO_BITS: s->bits = !s->bits; break;

@@ -12,9 +12,10 @@
 #include <termios.h>
 #include <unistd.h>
 
-/* Signals that end the process: the terminal is restored first. */
-static const int ENDING[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
-enum { N_ENDING = sizeof ENDING / sizeof ENDING[0], RESTORE_BYTES = 256, STACK_BYTES = 1 << 16 };
+/* Signals that end the process, unless they are ignored: the terminal is restored first. */
+static const int ENDING[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPIPE, SIGALRM,
+                              SIGVTALRM, SIGPROF, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ, SIGSYS, SIGTRAP };
+enum { N_ENDING = COUNT_OF(ENDING), RESTORE_BYTES = 256, STACK_BYTES = 1 << 16 };
 
 struct tui_term {
     SCREEN *screen;
@@ -22,26 +23,43 @@ struct tui_term {
     attr_t attr[TUI_STYLE_COUNT];
     short pair[TUI_STYLE_COUNT];
     bool mouse;
-    int32_t click_x, click_y;
+    int32_t click_y;
 };
 
 /* For the handler, which can take nothing else with it: one terminal, one process. */
 static struct termios saved_mode;
 static char restore[RESTORE_BYTES]; /* what the terminal must be sent: keypad off, attributes off, cursor on, main screen */
 static size_t restore_bytes;
-static struct sigaction saved_action[N_ENDING];
+static struct sigaction saved_action[N_ENDING], curses_stop;
+static void (*ending_hook)(void);
+
+/* Tapes are mapped: one that another program cuts or overwrites fails where it is read. */
+static const char TAPE_GONE[] = "sparktape: browse: stopped by a fault: a tape was cut or overwritten while it was read, "
+                                "or this is a bug of sparktape\n";
 
 /* Only calls that are safe in a handler. The signal comes again when it returns, and does what it would have done. */
 static void on_ending(int number)
 {
     int saved_errno = errno;
+    ending_hook();
     ssize_t written = write(STDOUT_FILENO, restore, restore_bytes);
+    if (number == SIGBUS || number == SIGSEGV) written = write(STDERR_FILENO, TAPE_GONE, sizeof TAPE_GONE - 1);
     (void)written;
     tcsetattr(STDIN_FILENO, TCSANOW, &saved_mode);
     for (int i = 0; i < N_ENDING; i++)
         if (ENDING[i] == number) sigaction(number, &saved_action[i], NULL);
     errno = saved_errno;
     raise(number);
+}
+
+/* ^Z. A size that changed while the process was stopped was told to nobody: curses is made to ask, and not, as by its own
+ * handler, left waiting for a key. */
+static void on_stop(int number)
+{
+    int saved_errno = errno;
+    curses_stop.sa_handler(number); /* returns when the process goes on */
+    raise(SIGWINCH);
+    errno = saved_errno;
 }
 
 /* ---- colours ---- */
@@ -104,10 +122,25 @@ static void catch_signals(void)
     struct sigaction action = { .sa_handler = on_ending, .sa_flags = SA_ONSTACK };
     sigaltstack(&stack, NULL);
     sigemptyset(&action.sa_mask);
-    for (int i = 0; i < N_ENDING; i++) sigaction(ENDING[i], &action, NULL);
+    for (int i = 0; i < N_ENDING; i++)
+        if (saved_action[i].sa_handler != SIG_IGN) sigaction(ENDING[i], &action, NULL);
+    sigaction(SIGTSTP, NULL, &curses_stop);
+    action.sa_handler = on_stop;
+    action.sa_flags = 0;
+    if (curses_stop.sa_handler != SIG_IGN && curses_stop.sa_handler != SIG_DFL) sigaction(SIGTSTP, &action, NULL);
 }
 
-err_code tui_term_open(bool color, tui_term **out, err *e)
+/* ^S must not hold up the screen, nor what a handler writes. */
+static void leave_flow_alone(void)
+{
+    struct termios mode;
+    if (tcgetattr(STDIN_FILENO, &mode) != 0) return;
+    mode.c_iflag &= ~(tcflag_t)IXON;
+    tcsetattr(STDIN_FILENO, TCSANOW, &mode);
+    def_prog_mode(); /* what curses comes back to after ^Z */
+}
+
+err_code tui_term_open(bool color, void (*on_ending_too)(void), tui_term **out, err *e)
 {
     *out = NULL;
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &saved_mode) != 0)
@@ -121,17 +154,27 @@ err_code tui_term_open(bool color, tui_term **out, err *e)
         free(t);
         return err_set(e, ERR_SYSTEM, "TERM is '%s': found no such terminal in terminfo", name ? name : "");
     }
+    const char *move = tigetstr("cup");
+    if (!move || move == (const char *)-1) {
+        endwin();
+        delscreen(t->screen);
+        free(t);
+        return err_set(e, ERR_SYSTEM, "TERM is '%s': found no way to move its cursor, wanted one, or --keys FILE",
+                       getenv("TERM"));
+    }
     restore_bytes = 0;
     remember_text("\033[?1000l\033[?1006l"); /* the mouse, which terminfo does not know; nothing to one that is off */
     remember("rmkx");
     remember("sgr0");
     remember("cnorm");
     remember("rmcup");
+    ending_hook = on_ending_too;
     catch_signals();
     set_escdelay(25);
     cbreak(); /* ^C and ^Z stay signals: curses stops and comes back cleanly on ^Z */
     noecho();
     nonl();
+    leave_flow_alone();
     keypad(stdscr, TRUE);
     define_other_forms();
     curs_set(0);
@@ -148,6 +191,7 @@ void tui_term_close(tui_term *t)
     delscreen(t->screen);
     tcsetattr(STDIN_FILENO, TCSANOW, &saved_mode);
     for (int i = 0; i < N_ENDING; i++) sigaction(ENDING[i], &saved_action[i], NULL);
+    sigaction(SIGTSTP, &curses_stop, NULL);
     free(t);
 }
 
@@ -197,25 +241,20 @@ void tui_term_mouse(tui_term *t, bool on)
     mousemask(on ? BUTTON1_PRESSED | BUTTON4_PRESSED | BUTTON5_PRESSED : 0, NULL);
 }
 
-void tui_term_click(const tui_term *t, int32_t *x, int32_t *y)
-{
-    *x = t->click_x;
-    *y = t->click_y;
-}
+int32_t tui_term_click(const tui_term *t) { return t->click_y; }
 
 /* The wheel is Up and Down. */
 static int32_t mouse_key(tui_term *t)
 {
     MEVENT event;
     if (getmouse(&event) != OK) return TUI_KEY_NONE;
-    t->click_x = event.x;
     t->click_y = event.y;
     if (event.bstate & BUTTON4_PRESSED) return TUI_KEY_UP;
     if (event.bstate & BUTTON5_PRESSED) return TUI_KEY_DOWN;
     return event.bstate & BUTTON1_PRESSED ? TUI_KEY_CLICK : TUI_KEY_NONE;
 }
 
-static int32_t special_key(wint_t code)
+static int32_t special_key(int code)
 {
     static const struct { int code, key; } KEYS[] = {
         { KEY_UP, TUI_KEY_UP }, { KEY_DOWN, TUI_KEY_DOWN }, { KEY_LEFT, TUI_KEY_LEFT }, { KEY_RIGHT, TUI_KEY_RIGHT },
@@ -224,36 +263,54 @@ static int32_t special_key(wint_t code)
         { KEY_RESIZE, TUI_KEY_RESIZE },
     };
     for (size_t i = 0; i < COUNT_OF(KEYS); i++)
-        if ((wint_t)KEYS[i].code == code) return KEYS[i].key;
-    if (code >= (wint_t)KEY_F(1) && code <= (wint_t)KEY_F(10)) return TUI_KEY_F1 + (int32_t)(code - (wint_t)KEY_F(1));
-    return TUI_KEY_NONE;
+        if (KEYS[i].code == code) return KEYS[i].key;
+    return code >= KEY_F(1) && code <= KEY_F(10) ? TUI_KEY_F1 + code - KEY_F(1) : TUI_KEY_NONE;
 }
 
-/* Keys that come as control characters. */
-static int32_t plain_key(wint_t code)
+/* The rest of a character comes with its first byte; what does not is dropped. */
+static int32_t whole_glyph(int first)
 {
-    enum { CTRL_U = 21, ESCAPE = 27, ERASE = 127 };
+    enum { REST_MS = 20 };
+    char bytes[5] = { (char)first };
+    const char *p = bytes;
+    int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : first >= 0xc0 ? 1 : 0;
+    timeout(REST_MS);
+    for (int i = 1; i <= more; i++) {
+        int code = getch();
+        if (code < 0x80 || code >= 0xc0) {
+            if (code != ERR) ungetch(code);
+            return TUI_KEY_NONE;
+        }
+        bytes[i] = (char)code;
+    }
+    uint32_t glyph = tui_next_glyph(&p);
+    return glyph == '?' ? TUI_KEY_NONE : (int32_t)glyph;
+}
+
+/* Keys that come as bytes. */
+static int32_t plain_key(int code)
+{
+    enum { CTRL_U = 21, ESCAPE = 27, ERASE = 127, ASCII_END = 128 };
     switch (code) {
     case '\r': case '\n': return TUI_KEY_ENTER;
     case '\t': return TUI_KEY_TAB;
     case '\b': case ERASE: return TUI_KEY_BACKSPACE;
     case CTRL_U: return TUI_KEY_CLEAR;
     case ESCAPE: return TUI_KEY_ESC;
-    default: return (int32_t)code;
+    default: return code < ASCII_END ? code : whole_glyph(code);
     }
 }
 
+/* Bytes, not get_wch: that one waits, deaf to everything else, for the rest of a character that never comes. */
 err_code tui_term_key(tui_term *t, int timeout_ms, int32_t *key, err *e)
 {
-    wint_t code = 0;
     timeout(timeout_ms);
-    int kind = get_wch(&code);
+    int code = getch();
     *key = TUI_KEY_NONE;
-    if (kind == KEY_CODE_YES) {
-        *key = code == KEY_MOUSE ? mouse_key(t) : special_key(code);
-    } else if (kind == OK) {
-        *key = plain_key(code);
-    } else { /* nothing came, or the wait was interrupted; unless nobody is there any more */
+    if (code == KEY_MOUSE) *key = mouse_key(t);
+    else if (code >= KEY_MIN) *key = special_key(code);
+    else if (code != ERR) *key = plain_key(code);
+    else { /* nothing came, or the wait was interrupted; unless nobody is there any more */
         struct termios mode;
         if (tcgetattr(STDIN_FILENO, &mode) != 0) return err_set(e, ERR_IO, "the terminal is gone");
     }

@@ -37,13 +37,6 @@ const char *tui_value_cell(const tui_value *s, tui_pane p, int64_t i, int width,
     }
 }
 
-bool tui_value_differs(const tui_value *s, int64_t i)
-{
-    fmt_dtype d = s->data.tensor.dtype;
-    return s->data.pair && rpl_element_bits(d, s->data.side[TUI_A].tensor.data, i) !=
-                               rpl_element_bits(d, s->data.side[TUI_B].tensor.data, i);
-}
-
 /* Every pane there is, in the order in which they stand. */
 static int all_panes(const tui_value *s, tui_pane out[PANES_MAX])
 {
@@ -76,6 +69,13 @@ void tui_value_next_pane(tui_value *s)
     while (i < n && all[i] != s->pane) i++;
     if (i == n) s->pane = n > 1 ? all[0] : PANE_ALL;
     else s->pane = i + 1 < n ? all[i + 1] : PANE_ALL;
+}
+
+/* The arm whose elements a pane shows; -1: those of two. */
+static int arm_of(const tui_app *app, const tui_value *s, tui_pane p)
+{
+    if (p >= PANE_MORE) return s->letter[p - PANE_MORE] - 'A';
+    return p == PANE_A ? app->a : p == PANE_B ? app->b : -1;
 }
 
 static const char *pane_title(const tui_app *app, const tui_value *s, tui_pane p, char buf[8])
@@ -123,8 +123,9 @@ static void draw_pane(tui_app *app, const tui_value *s, tui_pane p, bool numbere
         for (int32_t line = 0; line < r.height - 1 && s->rows.top + line < s->rows.n; line++) {
             int64_t row = s->rows.top + line, i = row * s->data.cols + col;
             int32_t y = r.y + 1 + line;
-            bool dot = (p == PANE_DIFFERENCE || p == PANE_ULP) && !tui_value_differs(s, i); /* what differs stands out */
-            tui_put_right(c, x + 1, y, width, tui_value_differs(s, i) ? TUI_DIFFERS : TUI_PLAIN,
+            bool differs = tui_loaded_differs(&s->data, i);
+            bool dot = (p == PANE_DIFFERENCE || p == PANE_ULP) && !differs; /* what differs stands out */
+            tui_put_right(c, x + 1, y, width, differs ? TUI_DIFFERS : TUI_PLAIN,
                           dot ? "\u00b7" : tui_value_cell(s, p, i, width, text));
             if (row != s->rows.cursor || col != s->col) continue;
             tui_put(c, x, y, 1, TUI_PLAIN, ">");
@@ -146,7 +147,7 @@ void tui_value_matrix(tui_app *app, tui_value *s, tui_rect r)
     app->page = r.height - 1;
     app->list = &s->rows;
     app->list_y = r.y + 1;
-    app->side = n == 1 && panes[0] == PANE_B ? TUI_B : TUI_A;
+    if (n == 1) app->alone = arm_of(app, s, panes[0]);
     tui_list_fit(&s->rows, app->page);
     if (s->col < s->left) s->left = s->col;
     if (s->col >= s->left + s->shown_cols) s->left = s->col - s->shown_cols + 1;

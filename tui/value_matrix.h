@@ -41,7 +41,6 @@ static inline int64_t tui_value_element(const tui_value *s) { return s->rows.cur
 
 /* Element i as pane p has it, in width columns. */
 const char *tui_value_cell(const tui_value *s, tui_pane p, int64_t i, int width, char buf[32]);
-bool tui_value_differs(const tui_value *s, int64_t i);
 /* "2,3": the row's place in all dimensions but the last. */
 void tui_value_row(const tui_value *s, int64_t row, char buf[128]);
 /* All panes, then each alone, and so on. */

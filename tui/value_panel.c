@@ -40,13 +40,12 @@ static void draw_values(tui_app *app, const tui_loaded *d, tui_rect r)
     for (int bin = 0; bin < TUI_BINS; bin += per)
         for (int side = TUI_A; side < TUI_SIDES && y < r.y + r.height; side++) {
             int64_t n = 0;
-            if (!d->pair && side != tui_loaded_first(d)) continue;
+            if (!tui_loaded_shows(d, side)) continue;
             for (int k = bin; k < bin + per && k < TUI_BINS; k++) n += d->bin[side][k];
             double low = d->lowest + (d->highest - d->lowest) * bin / TUI_BINS;
             snprintf(label, sizeof label, "%.3g", low);
-            chart_line(&app->canvas, r, y++, side == TUI_B && d->pair ? "" : label, side == TUI_A ? TUI_PLAIN :
-                       TUI_INHERITED,
-                       count_share(n, most), tui_count((uint64_t)n, 7, number));
+            chart_line(&app->canvas, r, y++, side == TUI_B && d->pair ? "" : label,
+                       side == TUI_A ? TUI_PLAIN : TUI_INHERITED, count_share(n, most), tui_count((uint64_t)n, 7, number));
         }
 }
 
@@ -148,32 +147,31 @@ static void draw_block(tui_app *app, const tui_loaded *d, int64_t i, tui_rect r)
     int64_t row = i / d->cols, col0 = i % d->cols / RPL_PROFILE_BLOCK * RPL_PROFILE_BLOCK, first = row * d->cols + col0;
     int64_t n = d->cols - col0 < RPL_PROFILE_BLOCK ? d->cols - col0 : RPL_PROFILE_BLOCK;
     int side = tui_loaded_first(d);
-    uint8_t codes[TUI_SIDES][32], scale[TUI_SIDES];
+    uint8_t codes[TUI_SIDES][FMT_QDQ_GROUP], scale[TUI_SIDES];
     bool qdq[TUI_SIDES] = { false };
     int32_t x = r.x + 1;
     tui_canvas *c = &app->canvas;
     x += tui_putf(c, x, r.y, r.width - 1, TUI_STRONG, "columns %" PRId64 "-%" PRId64 " of row %" PRId64, col0, col0 + n - 1,
                   row);
     for (int k = TUI_A; k < TUI_SIDES; k++) {
-        if (!d->pair && k != side) continue;
-        qdq[k] = n == 32 && tui_qdq_read(d->tensor.dtype, d->side[k].tensor.data, first, codes[k], &scale[k]);
+        if (!tui_loaded_shows(d, k)) continue;
+        qdq[k] = n == FMT_QDQ_GROUP && tui_qdq_read(d->tensor.dtype, d->side[k].tensor.data, first, codes[k], &scale[k]);
         if (qdq[k])
             x += tui_putf(c, x, r.y, r.x + r.width - x, TUI_PLAIN, "   %c scale byte %d, 2^%d", tui_letter(app, k),
-                          scale[k], scale[k] - 127);
+                          scale[k], scale[k] - FMT_E8M0_BIAS);
         else x += tui_putf(c, x, r.y, r.x + r.width - x, TUI_DIM, "   %c not e4m3 with one scale", tui_letter(app, k));
     }
-    int32_t columns = (r.width - 1) / CELL, lines = (32 + columns - 1) / columns;
+    int32_t columns = (r.width - 1) / CELL, lines = (FMT_QDQ_GROUP + columns - 1) / columns;
     for (int64_t k = 0; k < n; k++) {
         int32_t y = r.y + 1 + (int32_t)(k % lines), at = r.x + 1 + (int32_t)(k / lines) * CELL;
-        bool same = !d->pair || rpl_element_bits(d->tensor.dtype, d->side[TUI_A].tensor.data, first + k) ==
-                                    rpl_element_bits(d->tensor.dtype, d->side[TUI_B].tensor.data, first + k);
+        bool differs = tui_loaded_differs(d, first + k);
         if (y >= r.y + r.height) continue;
         int32_t w = tui_putf(c, at, y, CELL - 1, TUI_DIM, "%2d ", (int)k);
-        tui_put(c, at + w, y, CELL - w - 1, same ? TUI_PLAIN : TUI_DIFFERS,
+        tui_put(c, at + w, y, CELL - w - 1, differs ? TUI_DIFFERS : TUI_PLAIN,
                 tui_number(rpl_element(d->tensor.dtype, d->side[side].tensor.data, first + k), 9, number));
         if (qdq[side]) tui_putf(c, at + 13, y, 2, TUI_DIM, "%02x", codes[side][k]);
-        if (d->pair && !same) tui_put(c, at + 15, y, 1, TUI_ORIGIN, "\u2260");
-        if (d->pair && !same && qdq[TUI_B]) tui_putf(c, at + 16, y, 2, TUI_DIFFERS, "%02x", codes[TUI_B][k]);
+        if (differs) tui_put(c, at + 15, y, 1, TUI_ORIGIN, "\u2260");
+        if (differs && qdq[TUI_B]) tui_putf(c, at + 16, y, 2, TUI_DIFFERS, "%02x", codes[TUI_B][k]);
         if (first + k == i) tui_mark(c, (tui_rect){ at, y, CELL - 1, 1 }, TUI_SELECTED);
     }
 }

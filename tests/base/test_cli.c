@@ -132,6 +132,27 @@ static void options_and_arguments_come_in_any_order_and_form(void **state)
     }
 }
 
+/* Names go into JSON, which holds UTF-8 alone; text takes what the file system has. */
+static void with_json_every_word_is_utf8(void **state)
+{
+    static const char *const BAD[] = { "\xff.tape", "a\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                                       "\xe0\x80\x80" };
+    static const char *const GOOD[] = { "a", "\xc3\xbc.tape", "\xe2\x82\xac", "\xf0\x9f\x93\xbc" };
+    char line[40];
+    parsed p;
+    (void)state;
+    for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
+        snprintf(line, sizeof line, "%s --json", BAD[i]);
+        assert_int_equal(parse(&COMMAND, line, &p), ERR_ARG);
+        if (!strstr(p.e.msg, "UTF-8")) fail_msg("%s", p.e.msg);
+        assert_int_equal(parse(&COMMAND, BAD[i], &p), ERR_OK);
+    }
+    for (size_t i = 0; i < sizeof GOOD / sizeof GOOD[0]; i++) {
+        snprintf(line, sizeof line, "%s --json", GOOD[i]);
+        assert_int_equal(parse(&COMMAND, line, &p), ERR_OK);
+    }
+}
+
 static void common_options_are_in_every_command(void **state)
 {
     (void)state;
@@ -286,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_count_is_one_or_more),
         cmocka_unit_test(options_and_arguments_come_in_any_order_and_form),
+        cmocka_unit_test(with_json_every_word_is_utf8),
         cmocka_unit_test(common_options_are_in_every_command),
         cmocka_unit_test(what_follows_two_dashes_is_an_argument),
         cmocka_unit_test(every_misuse_is_refused_by_name),

@@ -22,7 +22,7 @@ static void every_value_of_the_program_has_its_dtype(void **state)
     assert_true(eng_config_preset("tiny", &c));
     for (int step = 0; step < 2; step++) {
         eng_program *p;
-        assert_int_equal(eng_program_make(&c, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &p, &e), ERR_OK);
+        assert_int_equal(eng_program_make(&c, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, NULL, &p, &e), ERR_OK);
         for (int32_t v = 0; v < p->n_values; v++) {
             fmt_dtype d;
             if (p->value[v].level == ENG_LEVEL_HIDDEN) continue;

@@ -31,7 +31,7 @@ static void deep_holds_every_value_of_every_rank_and_the_script(void **state)
             OK(cap_rounds_at(rounds, i, &at, &main_x, e));
             for (int step = 0; step < 2; step++) {
                 eng_program *p;
-                OK(eng_program_make(&CONFIG, (eng_step_kind)step, tp, ENG_COMBINE_EXACT, &p, e));
+                OK(eng_program_make(&CONFIG, (eng_step_kind)step, tp, ENG_COMBINE_EXACT, NULL, &p, e));
                 int32_t n_slots = step == ENG_STEP_INSERT ? at.n_inserts : at.batch ? 1 : 0;
                 for (int32_t v = 0; v < p->n_values; v++)
                     for (int32_t k = 0; k < n_slots; k++) {

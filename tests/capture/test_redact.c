@@ -169,7 +169,7 @@ static void every_integer_value_is_known_to_tell_tokens_or_not(void **state)
     for (int step = 0; step < 2; step++) {
         eng_program *p;
         cap_hide hide[256];
-        OK(eng_program_make(&CONFIG, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &p, e));
+        OK(eng_program_make(&CONFIG, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, NULL, &p, e));
         assert_true(p->n_values <= (int32_t)COUNT_OF(hide));
         OK(cap_redact_program(r, p, true, hide, e));
         for (int32_t v = 0; v < p->n_values; v++) {

@@ -1,6 +1,8 @@
 #include "tape_help.h"
 
+#include "base/mem.h"
 #include "capture/commands.h"
+#include "capture/reference.h"
 
 /* What `show` prints for one reference and option; its error's message where it fails. */
 typedef struct printed { err_code rc; char text[4096]; } printed;
@@ -121,6 +123,40 @@ static void what_cannot_be_joined_is_shown_rank_by_rank(void **state)
     refuses("t.tape:1/-/told[0,0]", ERR_INPUT, "statistics");
 }
 
+static void the_tape_may_stand_beside_the_place(void **state)
+{
+    (void)state;
+    static const struct { const char *a, *b; } FORMS[] = {
+        { "t.tape", "1/-/cut[1,2]" }, { "1/-/cut[1,2]", "t.tape" }, { "t.tape", "t.tape:1/-/cut[1,2]" },
+    };
+    for (size_t i = 0; i < COUNT_OF(FORMS); i++)
+        shows(FORMS[i].a, FORMS[i].b, (const char *const[]){ "\n12  0x41400000", NULL });
+    printed other = show("t.tape", "u.tape:1/-/cut");
+    assert_int_equal(other.rc, ERR_ARG);
+    assert_non_null(strstr(other.text, "u.tape"));
+    refuses("1/-/cut", ERR_ARG, "without a tape");
+    refuses("t.tape", ERR_ARG, "ROUND/SLOT/VALUE");
+}
+
+/* Colons in a tape's name, numbers that are none, what stands behind a name. */
+static void references_are_read_from_their_end(void **state)
+{
+    (void)state;
+    cap_reference r;
+    assert_int_equal(cap_reference_parse("a:1/2/x:30/4/y.z@r5[6, 7]", &r, NULL), ERR_OK);
+    assert_string_equal(r.tape, "a:1/2/x");
+    assert_string_equal(r.value, "y.z");
+    assert_true(r.round == 30 && r.slot == 4 && r.rank == 5 && r.n_index == 2 && r.index[0] == 6 && r.index[1] == 7);
+    cap_reference_fini(&r);
+    assert_int_equal(cap_reference_parse("1/-/x", &r, NULL), ERR_OK);
+    assert_true(!r.tape && r.slot == FMT_TAPE_NO_SLOT && r.rank == FMT_TAPE_NO_RANK && !r.indexed);
+    cap_reference_fini(&r);
+    static const char *const BAD[] = { "", ":", "1/-/", "t:1/-/", "t:x/-/y", "t:1/y", "t:9999999999/-/y", "t:1/-/y[",
+                                       "t:1/-/y[1", "t:1/-/y[a]", "t:1/-/y@r", "t:1/-/y@r1@r2", "t:1/-/[1]", "t:-1/-/y" };
+    for (size_t i = 0; i < COUNT_OF(BAD); i++)
+        if (cap_reference_parse(BAD[i], &r, NULL) != ERR_ARG || r.tape || r.value) fail_msg("'%s' is taken", BAD[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -129,6 +165,8 @@ int main(void)
         cmocka_unit_test(with_a_rank_its_record_is_shown),
         cmocka_unit_test(a_value_of_one_rank_is_its_record),
         cmocka_unit_test(what_cannot_be_joined_is_shown_rank_by_rank),
+        cmocka_unit_test(the_tape_may_stand_beside_the_place),
+        cmocka_unit_test(references_are_read_from_their_end),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -204,7 +204,7 @@ class Judge:
         m = dots * r * scale
         dz = np.abs(m) * (C * np.sqrt(flat.shape[1]) / 2 + 5) * U + U * np.abs(m + o.f(weights + '_base'))
         dz += d * r * np.abs(scale)  # the dots are hidden: their own bound
-        comb = 4 * dz[:, 2 * hc:].max(1)[:, None, None] + 2 * o.c['hc_sinkhorn_iters'] * (hc + 3) * U
+        comb = np.expm1(2 * hc * dz[:, 2 * hc:].max(1))[:, None, None] + 2 * o.c['hc_sinkhorn_iters'] * (hc + 3) * U
         slack = dz[:, :hc] + 5 * U, dz[:, hc:2 * hc] + 5 * U, comb
         for name, want, rel in zip(('mix_pre', 'mix_post', 'mix_comb'), o.mixes(x, weights), slack):  # kernels/mhc.h
             self.judge(key + name, want, want * (1 - rel), want * (1 + rel), POINT)

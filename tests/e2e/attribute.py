@@ -91,6 +91,8 @@ def one_control_is_one_run(p):
     check(said['verdict'] == 'DIFFERS' and len(said['tries']) == 1, said)
     said = attribute(p, tape, '--metric', 'kl', '--only', 's0.attn=native-expanded', '--only', 's2.attn=tape', exits=(0,))
     check(said['verdict'] == 'SAME' and said['tries'][0]['kind'] == 'only', said)
+    said = attribute(p, tape, '--only', 's1.attn.wo_b=mirror', exits=(0,))  # a hidden op, as plan and inject name it
+    check(said['tries'][0]['ops'] == 's1.attn_out', said)
 
 
 def another_engines_tape_and_chosen_rounds_are_attributed(p):
@@ -122,6 +124,7 @@ def what_cannot_be_attributed_is_refused(p):
     p.refused(2, 'speed', *arguments, '--metric', 'speed')
     p.refused(2, 's9.attn_out', *arguments, '--metric', 'excess:s9.attn_out')
     p.refused(2, 'nope', *arguments, '--only', 'nope=tape')
+    p.refused(2, 's1.attn_out', *arguments, '--metric', 'excess:s1.attn.wo_b')
     p.refused(2, 'SET=', *arguments, '--only', '=tape')
     p.refused(2, 'both', *arguments, '--only', 's0=tape', '--only', 's1=cuda')
     p.refused(2, '--arm', *arguments, '--tp', 2)

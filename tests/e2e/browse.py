@@ -96,9 +96,9 @@ def a_planted_fault_is_found_in_three_keys(p):
     a, _ = tapes(p)
     text = screen(p, 'o Enter w', a, 'bad.tape')
     check('s1.attn_out' in text.split('\n')[1] and 'origin' in text.split('\n')[1], text)
-    text = screen(p, 'o Enter w Tab Tab x Enter', a, 'bad.tape')
-    check('wrote r2-s1.attn_out.npy' in text, text)
-    got = np.load('r2-s1.attn_out.npy')
+    text = screen(p, 'o Enter w x "!" Enter', a, 'bad.tape')
+    check('wrote r2-s1.attn_out-B.npy of B, native-packed' in text, text)
+    got = np.load('r2-s1.attn_out-B.npy')
     p.ok('export', 'bad.tape', '-o', 'bad.safetensors', 's1.attn_out')
     dtype, want = lib.read('bad.safetensors')[0]['round.2.s1.attn_out']
     check(dtype == 'BF16' and np.array_equal(got, np.asarray(want).view(np.uint16)), 'the .npy is not the value of B')
@@ -106,8 +106,11 @@ def a_planted_fault_is_found_in_three_keys(p):
 
 def exports_hold_what_is_on_the_screen(p):
     a, b = tapes(p)
-    name = lambda file: f'x Clear "{file}" Enter'  # noqa: E731
-    check('wrote v.safetensors' in screen(p, 'o Enter ' + name('v.safetensors'), a, 'bad.tape', b), 'no safetensors')
+    name = lambda file: f'x Clear "{file}!" Enter'  # noqa: E731
+    text = screen(p, 'o Enter ' + name('v.safetensors'), a, 'bad.tape', b)
+    check(f'wrote v.safetensors, {os.path.getsize("v.safetensors")} bytes' in text, text)
+    text = screen(p, 'o Enter x Clear "v.safetensors" Enter', a, 'bad.tape')
+    check('v.safetensors exists' in text, f'a file is replaced without a word:\n{text}')
     both, about = lib.read('v.safetensors')
     check(sorted(both) == ['A', 'B', 'C'] and 'bad.tape:2/-/s1.attn_out' in about['B'], f'{sorted(both)} {about}')
     n = int(np.sum(np.asarray(both['A'][1]).view(np.uint16) != np.asarray(both['B'][1]).view(np.uint16)))
@@ -121,7 +124,7 @@ def exports_hold_what_is_on_the_screen(p):
     text = screen(p, 'o ' + name('here.txt'), a, b).split('\n')
     check(open('here.txt').read().split('\n')[:-2] == text[:-2], 'the .txt is not the screen')
     for key in ('2', '4', '5', '6'):
-        check('wrote' in screen(p, f'{key} x Enter', a, b), f'{key} is not exported')
+        check('wrote' in screen(p, f'{key} x "!" Enter', a, b), f'{key} is not exported')
     check('no table' in screen(p, '7 ' + name('info.csv'), a, b), 'info is no table')
 
 
@@ -159,6 +162,18 @@ def one_tape_alone_is_judged_and_its_fault_found(p):
     check("of A's confidence is" in screen(p, 'c Enter End', *alone), 'whose elements are legal?')
 
 
+def of_one_tape_the_next_illegal_element_is_found(p):
+    """It is judged illegal just where it differs from the tape without the fault."""
+    a, _ = tapes(p)
+    place, alone = '":2/-/s1.attn_out[0,0]" Enter ', ('bad.tape', '--model', 'model')
+    for keys in ('e', 'e e', 'End E', 'End E E'):
+        want = screen(p, place + keys, a, 'bad.tape').split('\n')[-4].split(']')[0]
+        got = screen(p, place + 'c ' + keys, *alone).split('\n')[-4].split(']')[0]
+        check(got == want and '[' in got and '[0, 0' not in got, f'{keys}: {got}, wanted {want}')
+    check('c judges the round' in screen(p, place + 'e', *alone), 'e says nothing of judging')
+    check('no later element is illegal' in screen(p, place + 'c End e', *alone), 'e goes nowhere and says nothing')
+
+
 def commands_are_about_the_suspect(p):
     """B of a pair, the tape alone; the title says which."""
     a, _ = tapes(p)
@@ -166,6 +181,8 @@ def commands_are_about_the_suspect(p):
     check('B: $ sparktape certify bad.tape' in screen(p, 'o :certify Enter', *pair), ':certify')
     text = screen(p, 'o a', *pair)
     check('B: $ sparktape attribute bad.tape' in text and 'ATTRIBUTED' in text, text)
+    head = ''.join(x[1:71] for x in text.split('\n')[1:3])  # beside "exit 0"
+    check('model --metric excess:s1.attn_out --rounds 2' in head, f'the command is cut: {head}')
     check('A: $ sparktape info a.tape' in screen(p, '":info %a" Enter', *pair), '%a')
     check('$ sparktape info bad.tape' in screen(p, ':info Enter', *pair[1:]), 'alone')
 
@@ -213,7 +230,12 @@ def the_manual_is_what_the_binary_says(p):
     made = subprocess.run([sys.executable, os.path.join(folder, 'make.py'), p.path, 'man'], check=False)
     check(made.returncode == 0, 'the manual cannot be made')
     with open('man/sparktape-browse.1') as f, open(os.path.join(folder, 'sparktape-browse.1')) as g:
-        check(f.read() == g.read(), 'docs/man/sparktape-browse.1 is another: run docs/man/make.py')
+        manual = g.read()
+        check(f.read() == manual, 'docs/man/sparktape-browse.1 is another: run docs/man/make.py')
+    with open('example', 'w') as f:
+        f.write(manual.split('sparktape/config:\n.nf\n')[1].split('\n.fi')[0].replace('\\-', '-'))
+    listed = p.ok('browse', '--list-keys', '--config', 'example').stdout
+    check('next-different       n F3' in listed, f'the example of the manual does nothing:\n{listed}')
 
 
 def ascii_screens_are_ascii(p):
@@ -248,7 +270,8 @@ lib.main([recorded_keys_print_the_final_screen, the_first_origin_is_the_one_that
           a_reference_comes_back_to_its_element, what_diff_says_of_another_rank_count_can_be_shown,
           one_tape_alone_and_a_replay_are_browsed, every_screen_is_text, a_planted_fault_is_found_in_three_keys,
           exports_hold_what_is_on_the_screen, commands_run_on_the_selection, a_certificate_names_the_cause_inline,
-          one_tape_alone_is_judged_and_its_fault_found, commands_are_about_the_suspect,
+          one_tape_alone_is_judged_and_its_fault_found, of_one_tape_the_next_illegal_element_is_found,
+          commands_are_about_the_suspect,
           ranks_are_compared_and_experts_counted,
           expressions_choose_lines, the_configuration_moves_keys, the_manual_is_what_the_binary_says,
           ascii_screens_are_ascii, what_is_wrong_is_named])

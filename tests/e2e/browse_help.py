@@ -29,7 +29,8 @@ class Live:
         self.master, self.slave = pty.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack('HHHH', ROWS, COLUMNS, 0, 0))
         self.before = termios.tcgetattr(self.slave)
-        env = dict(p.env, TERM='xterm-256color', ASAN_OPTIONS=p.env.get('ASAN_OPTIONS', '') + ':handle_segv=0')
+        asan = p.env.get('ASAN_OPTIONS', '') + ':handle_segv=0:handle_sigbus=0'
+        env = dict(p.env, TERM='xterm-256color', ASAN_OPTIONS=asan)
         argv = (['sh', '-c', shell, 'sh'] if shell else []) + [p.path, 'browse', *args]
         self.process = subprocess.Popen(argv, stdin=self.slave, stdout=self.slave, stderr=subprocess.PIPE, env=env,
                                         preexec_fn=self.own_session)
@@ -74,6 +75,7 @@ class Live:
         check(after == self.before, f'terminal attributes {after}, were {self.before}')
         check(b'\x1b[?1049l' in self.out, 'the main screen was not put back')
         check(self.out.rfind(b'\x1b[?1049l') > self.out.rfind(b'\x1b[?1049h'), 'the browser screen came after the main one')
+        return errors
 
 
 def terminals():

@@ -24,8 +24,23 @@ def live_keys_work_and_quitting_restores_the_terminal(p):
     tty.finish(0)
 
 
+def judging_a_round_says_so_and_ends(p):
+    tty = Live(p, *tapes(p), '--model', 'model')
+    tty.wait_for('5 rounds compared')
+    tty.press('c')
+    tty.wait_for('judging round 0')
+    tty.wait_for('PASS|PASS')
+    tty.press('o')
+    tty.wait_for('Program')
+    tty.press('c')
+    tty.wait_for('judging round 2')
+    tty.wait_for('row swap')
+    tty.press('Q')
+    tty.finish(0)
+
+
 def a_signal_restores_the_terminal(p):
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV, signal.SIGUSR2):
         tty = Live(p, *tapes(p))
         tty.wait_for('Rounds')
         tty.process.send_signal(number)
@@ -36,6 +51,14 @@ def a_signal_restores_the_terminal(p):
     tty.finish(-signal.SIGINT)
 
 
+def a_terminal_without_a_cursor_is_refused(p):
+    tty = Live(p, *tapes(p), shell='TERM=dumb "$@"; echo left-$?; exec "$@"')
+    tty.wait_for('left-5')
+    tty.wait_for('Rounds')
+    tty.press('Q')
+    tty.finish(0)
+
+
 def stopping_and_coming_back_keeps_the_screen(p):
     if os.path.exists('go'):
         os.remove('go')
@@ -44,12 +67,29 @@ def stopping_and_coming_back_keeps_the_screen(p):
     tty.press('\x1a')  # ^Z
     tty.wait_for('stopped-148')
     check(termios.tcgetattr(tty.slave) == tty.before, 'stopped, and the terminal is not as it was')
+    fcntl.ioctl(tty.slave, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 130, 0, 0))
     open('go', 'w').close()
-    tty.wait_for('Rounds')
+    tty.wait_for('arm')  # a column that 80 columns have no room for
     tty.press('o')
     tty.wait_for('Program')
     tty.press('Q')
     tty.finish(0)
+
+
+def bytes_that_are_no_key_change_nothing(p):
+    tty = Live(p, *tapes(p))
+    tty.wait_for('5 rounds compared')
+    os.write(tty.master, b'\xe9\xff\xc3o')  # Latin-1, nothing, half a character; and a key
+    tty.wait_for('Program')
+    tty.press('\x13q')  # ^S, which would stop the screen
+    tty.wait_for('Rounds')
+    tty.press('/t\u00e9')
+    tty.wait_for('/t\u00e9_')
+    tty.press('\x1b' + '?' * 5000)  # held down, and let go
+    start = time.monotonic()
+    tty.press('Q')
+    tty.finish(0)
+    check(time.monotonic() - start < 10, 'a key held down runs on')
 
 
 def a_resized_terminal_is_filled(p):
@@ -74,9 +114,48 @@ def a_growing_tape_is_followed(p):
     with open('grow.tape.part', 'ab') as f:
         f.write(data[len(data) // 2:])
     tty.wait_for('488 488 488')  # what the fourth round drafts
+    tty.wait_for('finished')
     tty.press('Q')
     tty.finish(0)
     os.remove('grow.tape.part')
+
+
+def a_tape_that_comes_late_is_waited_for_and_one_that_is_replaced_is_told(p):
+    a, _ = tapes(p)
+    with open(a, 'rb') as f:
+        data = f.read()
+    for name in ('late.tape', 'late.tape.part'):
+        if os.path.exists(name):
+            os.remove(name)
+    tty = Live(p, 'late.tape', '--follow')
+    tty.wait_for('waiting')
+    with open('late.tape.part', 'wb') as f:
+        f.write(data[:10])  # not even its head
+    tty.wait_for('head')
+    with open('late.tape.part', 'ab') as f:
+        f.write(data[10:len(data) // 2])
+    tty.wait_for('following')
+    shutil.copy(a, 'other.tape')
+    os.rename('other.tape', 'late.tape.part')
+    tty.wait_for('another file has this name')
+    tty.press('Q')
+    tty.finish(0)
+    os.remove('late.tape.part')
+
+
+def a_tape_that_is_cut_is_named_as_the_reason(p):
+    a, _ = tapes(p)
+    shutil.copy('bad.tape', 'cut.tape')
+    tty = Live(p, a, 'cut.tape')
+    tty.wait_for('5 rounds compared')
+    os.truncate('cut.tape', 0)
+    tty.press('o\r')
+    check('cut.tape: cut or written to' in tty.finish(3), 'no word of the reason')
+    os.remove('cut.tape')
+    tty = Live(p, a)
+    tty.wait_for('5 rounds')
+    tty.process.send_signal(signal.SIGBUS)  # where the check came too late
+    check('a tape was cut or overwritten' in tty.finish(-signal.SIGBUS), 'no word of the reason')
 
 
 def the_mouse_is_off_until_its_key(p):
@@ -129,7 +208,7 @@ def a_person_in_tmux_finds_exports_and_leaves(p):
         tmux('send-keys', 'x')
         wait_for('export to')
         tmux('send-keys', 'C-u')
-        tmux('send-keys', '-l', 'finding.npy')
+        tmux('send-keys', '-l', 'finding.npy!')
         tmux('send-keys', 'Enter')
         wait_for('wrote finding.npy')
         tmux('send-keys', 'Q')
@@ -141,7 +220,10 @@ def a_person_in_tmux_finds_exports_and_leaves(p):
         tmux('kill-server')
 
 
-TESTS = [live_keys_work_and_quitting_restores_the_terminal, a_signal_restores_the_terminal,
-         stopping_and_coming_back_keeps_the_screen, a_resized_terminal_is_filled,
-         a_growing_tape_is_followed, the_mouse_is_off_until_its_key, a_person_in_tmux_finds_exports_and_leaves]
+TESTS = [live_keys_work_and_quitting_restores_the_terminal, judging_a_round_says_so_and_ends,
+         a_signal_restores_the_terminal, a_terminal_without_a_cursor_is_refused,
+         stopping_and_coming_back_keeps_the_screen, bytes_that_are_no_key_change_nothing, a_resized_terminal_is_filled,
+         a_growing_tape_is_followed, a_tape_that_comes_late_is_waited_for_and_one_that_is_replaced_is_told,
+         a_tape_that_is_cut_is_named_as_the_reason, the_mouse_is_off_until_its_key,
+         a_person_in_tmux_finds_exports_and_leaves]
 lib.main(TESTS if terminals() else [])

@@ -130,7 +130,7 @@ def refusals_name_the_reason():
             assert wanted in done.stderr, (words, done.stderr)
     with Worker(env={"DSPARK_WORKER_ARM": "native-hybrid"}) as w:
         assert w.ready["arm"] == "native-hybrid"
-    error = run("serve", "model", "--arm", "k2-tp2", code=2).stderr
+    error = run("serve", "model", "--arm", "k2-tp2", code=4).stderr
     assert "k2-tp2" in error, error
 
 

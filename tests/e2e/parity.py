@@ -1,5 +1,5 @@
 """Parity of many runs over one tape, poison, and the first round that differs: parity.py BINARY [TEST ...]"""
-import json, os
+import json, os, re
 from lib import check, main
 
 
@@ -103,6 +103,25 @@ def the_first_round_that_differs_is_found(p):
     p.refused(2, ('--first-divergence', '--rounds'), 'parity', 'g.tape', 'm', '--first-divergence', '--rounds', '3')
 
 
+def a_lost_value_is_no_pass(p):
+    """Although the drafts, which --first-divergence compares, are all there."""
+    p.ok('script', 's4.safetensors', '--model', model(p), '--rounds', 2, '--slots', 4)
+    p.ok('record', 'm', '--script', 's4.safetensors', '-o', 'lost.tape', '--level', 'deep')
+    at = [int(re.search(r'chunk at byte (\d+)', p.ok('show', f'lost.tape:1/-/{name}').stdout)[1])
+          for name in ('draft.pos', 'head.logits')]
+    check(at[0] < at[1], f'inputs and logits are in one chunk: {at}')
+    data = bytearray(open('lost.tape', 'rb').read())
+    data[at[1] + 5000] ^= 4
+    open('lost.tape', 'wb').write(data)
+    options = ('lost.tape', 'm', '--first-divergence', '--modes', 'eager', '--tps', 1)
+    said = json.loads(p.ok('parity', *options, '--json', exits=(1,)).stdout)
+    check((said['verdict'], said['round'], said['partial']) == ('PARTIAL', -1, True), said)
+    check('PARTIAL' in p.ok('parity', *options, exits=(1,)).stdout, 'the text does not say so')
+    for command in ('accept', 'classify'):  # and who needs the value says what to do
+        r = p.run(command, 'lost.tape', 'm')
+        check(r.returncode == 3 and 'sparktape recover lost.tape' in r.stderr, f'{command}: {r.stderr}')
+
+
 def wrong_words_are_refused(p):
     record(p, 't.tape')
     for words, options in ((('--arms', 'bogus'), ('--arms', 'bogus')), (('--tps', '0'), ('--tps', '0')),
@@ -113,4 +132,5 @@ def wrong_words_are_refused(p):
 
 
 main([every_column_is_equal_or_admissible, a_fault_of_the_recorded_run_is_placed, shards_of_the_rounds_add_up,
-      replay_finds_no_poison_and_the_same_bits, the_first_round_that_differs_is_found, wrong_words_are_refused])
+      replay_finds_no_poison_and_the_same_bits, the_first_round_that_differs_is_found, a_lost_value_is_no_pass,
+      wrong_words_are_refused])

@@ -98,6 +98,19 @@ def a_fault_differs_where_the_certificate_says(p):
         check(code == 0, f'{fault}: the reference itself: {text}')
 
 
+def an_op_is_named_as_elsewhere(p):
+    """By a reference, with its tape or without, and by a hidden op as plan and inject have it."""
+    model(p)
+    for words in (['clean.tape', 'tiny', '1/-/s1.attn_out'], ['clean.tape', 'tiny', 'clean.tape:1/-/s1.attn_out'],
+                  ['clean.tape:1/-/s1.attn_out@r0[3,5]', 'tiny'],
+                  ['clean.tape', 'tiny', '--op', 's1.attn.wo_b', '--round', 1]):
+        shutil.rmtree('named', ignore_errors=True)
+        said = json.loads(p.ok('reduce', *words, '-o', 'named', '--json').stdout)
+        check((said['op'], said['round'], said['elements']) == ('s1.attn_out', 1, 2560), f'{words}: {said}')
+    p.refused(2, ['s0.attn.qr', 's0.attn.kv'], 'reduce', 'clean.tape', 'tiny', '--op', 's0.attn.norm.qdq', '--round', 1)
+    p.refused(2, 'other.tape', 'reduce', 'clean.tape', 'tiny', 'other.tape:1/-/x0')
+
+
 def rows_make_it_small(p):
     model(p)
     p.ok('inject', 'tiny', '--script', 's.safetensors', '--fault', 'nan@s0.attn.norm:round=1,row=3', '-o', 'row.tape')
@@ -152,5 +165,6 @@ def what_cannot_be_reduced_is_refused(p):
 
 if __name__ == '__main__':
     main([make_alone_builds_a_bundle, a_folder_may_end_in_a_slash, every_kind_of_op_is_the_same_on_a_clean_run,
-          a_fault_differs_where_the_certificate_says, rows_make_it_small, a_changed_input_is_noticed,
+          a_fault_differs_where_the_certificate_says, an_op_is_named_as_elsewhere, rows_make_it_small,
+          a_changed_input_is_noticed,
           what_cannot_be_reduced_is_refused])

@@ -526,10 +526,11 @@ def options(p):
     for option in ('--frobnicate', '-x', '--tpx=2', '--json=yes', '--quiet=1'):
         record_refused(p, 2, [option.split('=')[0]], b, option, label=option)
     for arm in (
-            'k2-tp2', 'k2-head', 'native-experts-packed', 'native-hybrid-head-hot', 'native-packed-kx', 'native-hybrid-kx',
-            'native-hybrid-kx2'):
+            'native-hybrid-head-hot', 'native-packed-kx', 'native-hybrid-kx', 'native-hybrid-kx2'):
         record_refused(p, 2, [arm], b, '--arm', arm, label=f'{arm} is not built')
-    record_refused(p, (2, 3, 4), ['k6'], b, '--head', 'k6', label='the K6 head')
+    for arm in ('k2-tp2', 'k2-head', 'native-experts-packed'):
+        record_refused(p, 4, [arm, '.trellis', 'sparktape quantize'], b, '--arm', arm, label=f'{arm} without EXL3')
+    record_refused(p, 4, ['--head k6', 'head.trellis'], b, '--head', 'k6', label='the K6 head')
     record_refused(p, (2, 5), ['cuda'], b, '--backend', 'cuda', label='no device')
     for arm in ('mirror', 'mirror64'):
         record_refused(p, 2, ['--tp', arm], b, '--arm', arm, '--tp', '2', label=f'{arm} at TP2')

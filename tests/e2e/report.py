@@ -151,7 +151,8 @@ def files_that_programs_read(p):
     b.close()
     check(not b.open and b.seen['svg'] >= 8 and b.seen['title'] > 500, f'{b.open} {b.seen}')
     for part in ('values by ways to run', 'by stages', 'rows by columns', 'draft was accepted', 'faults by kinds of op',
-                 'stages by arms', 'certificates side by side', 'prefers-color-scheme:dark', 'WAIVED'):
+                 'stages by arms', 'certificates side by side', 'prefers-color-scheme:dark', 'WAIVED',
+                 'synthetic traffic', 'columns: stages'):
         check(part in page, f'"{part}" is not in the page')
     with open('written/report.json', encoding='utf-8') as f:
         check(len(lines(f.read())) == 9, 'report.json')

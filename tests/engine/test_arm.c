@@ -93,6 +93,31 @@ static void the_references_keep_their_accumulation_and_one_rank(void **state)
     refused((eng_option_words){ .arm = "mirror", .tp = 2 }, ERR_ARG, "one rank");
 }
 
+static void the_head_is_the_arms_unless_it_is_said(void **state)
+{
+    (void)state;
+    assert_int_equal(accepted((eng_option_words){ .arm = "native-hybrid" }).reps.head, ENG_REP_BF16);
+    assert_int_equal(accepted((eng_option_words){ .arm = "native-hybrid", .head = "k6" }).reps.head, ENG_REP_EXL3);
+    assert_int_equal(accepted((eng_option_words){ .arm = "k2-tp2" }).reps.head, ENG_REP_EXL3);
+    assert_int_equal(accepted((eng_option_words){ .arm = "k2-tp2", .head = "k6" }).reps.head, ENG_REP_EXL3);
+    refused((eng_option_words){ .arm = "k2-tp2", .head = "official" }, ERR_ARG, "wanted k6");
+    refused((eng_option_words){ .arm = "native-hybrid-head", .head = "k6" }, ERR_ARG, "wanted official");
+    refused((eng_option_words){ .arm = "mirror64", .head = "k6" }, ERR_ARG, "mirror64");
+}
+
+static void what_an_arm_holds_in_exl3_is_its_kinds_without_wo_a(void **state)
+{
+    (void)state;
+    const eng_reps control = eng_arm_reps(eng_arm_find("k2-tp2"));
+    const eng_reps mixed = eng_arm_reps(eng_arm_find("native-experts-packed"));
+    const eng_reps hybrid = eng_arm_reps(eng_arm_find("native-hybrid"));
+    assert_true(eng_reps_exl3(&control, ENG_W_EXPERT_W2) && eng_reps_exl3(&control, ENG_W_MAIN_PROJ));
+    assert_false(eng_reps_exl3(&control, ENG_W_WO_A) || eng_reps_exl3(&control, ENG_W_GATE));
+    assert_true(!eng_reps_exl3(&mixed, ENG_W_EXPERT_W2) && eng_reps_exl3(&mixed, ENG_W_SHARED_W2));
+    assert_false(eng_reps_exl3(&hybrid, ENG_W_HEAD) || eng_reps_expand(&hybrid, ENG_W_EXPERT_W1));
+    assert_true(eng_reps_expand(&hybrid, ENG_W_WO_A) && !eng_reps_expand(&control, ENG_W_WO_A));
+}
+
 static void what_this_build_lacks_is_refused_by_name(void **state)
 {
     (void)state;
@@ -101,7 +126,6 @@ static void what_this_build_lacks_is_refused_by_name(void **state)
         if (a->missing) refused((eng_option_words){ .arm = a->name }, ERR_ARG, a->missing);
         else accepted((eng_option_words){ .arm = a->name });
     }
-    refused((eng_option_words){ .head = "k6" }, ERR_ARG, "EXL3");
     if (eng_device_present()) accepted((eng_option_words){ .backend = "cuda" });
     else refused((eng_option_words){ .backend = "cuda" }, ERR_DEVICE, "CUDA"); /* a build without it, or no device */
 }
@@ -114,6 +138,8 @@ int main(void)
         cmocka_unit_test(every_word_is_taken_and_named_back),
         cmocka_unit_test(unknown_words_are_refused_with_the_known_ones),
         cmocka_unit_test(the_references_keep_their_accumulation_and_one_rank),
+        cmocka_unit_test(the_head_is_the_arms_unless_it_is_said),
+        cmocka_unit_test(what_an_arm_holds_in_exl3_is_its_kinds_without_wo_a),
         cmocka_unit_test(what_this_build_lacks_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

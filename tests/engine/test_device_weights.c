@@ -5,7 +5,9 @@
 #include "tests/engine/fixture.h"
 
 #include "engine/device_weights.h"
+#include "engine/synth.h"
 #include "kernels/device.h"
+#include "tests/support/exl3_delivery.h"
 
 /* ---- the pretended device ---- */
 
@@ -140,11 +142,17 @@ static eng_weights *opened(const fixture *f)
     return w;
 }
 
+static eng_reps reps_of(bool experts, bool dense)
+{
+    return (eng_reps){ experts ? ENG_REP_BF16 : ENG_REP_FP4, dense ? ENG_REP_BF16 : ENG_REP_FP8, ENG_REP_BF16 };
+}
+
 static eng_device_weights *loaded(const eng_weights *w, int32_t rank, int32_t ranks, bool experts, bool dense)
 {
     eng_device_weights *d;
     err e = { 0 };
-    if (eng_device_weights_open(w, rank, ranks, experts, dense, true, &d, &e) != ERR_OK) fail_msg("refused: %s", e.msg);
+    const eng_reps reps = reps_of(experts, dense);
+    if (eng_device_weights_open(w, rank, ranks, &reps, true, &d, &e) != ERR_OK) fail_msg("refused: %s", e.msg);
     return d;
 }
 
@@ -229,7 +237,8 @@ static void every_rank_of_every_representation_holds_what_the_cpu_computes_with(
         for (int32_t rank = 0; rank < ranks; rank++)
             for (int expand = 0; expand < 4; expand++) {
                 eng_rank_weights *r;
-                assert_int_equal(eng_rank_weights_open(w, rank, ranks, expand & 1, expand & 2, true, &r, NULL), ERR_OK);
+                const eng_reps reps = reps_of(expand & 1, expand & 2);
+                assert_int_equal(eng_rank_weights_open(w, rank, ranks, &reps, true, &r, NULL), ERR_OK);
                 eng_device_weights *d = loaded(w, rank, ranks, expand & 1, expand & 2);
                 assert_true(same_rank(d, r, c));
                 eng_device_weights_close(d);
@@ -243,7 +252,7 @@ static void the_comparison_sees_one_changed_byte(void **state)
     eng_weights *w = opened(&((world *)*state)->f);
     const eng_config *c = eng_weights_config(w);
     eng_rank_weights *r;
-    assert_int_equal(eng_rank_weights_open(w, 1, 2, false, false, true, &r, NULL), ERR_OK);
+    assert_int_equal(eng_rank_weights_open(w, 1, 2, &(eng_reps){ 0 }, true, &r, NULL), ERR_OK);
     eng_device_weights *d = loaded(w, 1, 2, false, false);
     const krn_expert_bank *w2 = eng_device_experts(d, 1, true);
     const void *places[] = { eng_device_weight(d, ENG_W_WO_B, 1)->data, eng_device_weight(d, ENG_W_MARKOV_HEAD, 0)->data,
@@ -258,6 +267,94 @@ static void the_comparison_sees_one_changed_byte(void **state)
     eng_device_weights_close(d);
     eng_rank_weights_close(r);
     eng_weights_close(w);
+}
+
+/* ---- EXL3 ---- */
+
+static eng_weights *with_exl3(const char *preset, char dir[64])
+{
+    eng_config c;
+    eng_synth_report report;
+    eng_weights *w;
+    strcpy(dir, "exl3-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    assert_true(eng_config_preset(preset, &c));
+    OK(eng_synth_checkpoint(dir, &c, 3, true, &report, e));
+    exl3_delivery_write(dir, &c, &(exl3_delivery){ 2, 5, 6, FMT_EXL3_MUL1, 4 });
+    OK(eng_weights_open(dir, true, &w, e));
+    return w;
+}
+
+/* Matrix `m` of an expert, m of 2 or of 1, as a weight in the bank's layout. */
+static krn_weight exl3_matrix(const krn_exl3_bank *b, int32_t expert, int32_t m, int32_t of)
+{
+    const int64_t row_words = 8 * 16 * b->bits, matrix_words = row_words * (b->k / 16) * (b->n / of / 128);
+    return (krn_weight){ .format = KRN_W_EXL3, .n = b->n / of, .k = b->k, .row_bytes = 2 * row_words,
+                         .data = b->tiles + (expert * of + m) * matrix_words,
+                         .exl3 = { b->bits, b->codebook, 0, 0, 2 * row_words * (b->k / 16),
+                                   b->suh + ((int64_t)expert * of + m) * b->k,
+                                   b->svh + (int64_t)expert * b->n + m * (b->n / of) } };
+}
+
+static bool same_exl3_experts(const eng_device_weights *d, const eng_rank_weights *r, int32_t stage, int32_t expert)
+{
+    const krn_exl3_bank *w13 = eng_device_experts_exl3(d, stage, false), *w2 = eng_device_experts_exl3(d, stage, true);
+    const krn_weight gate = exl3_matrix(w13, expert, 0, 2), up = exl3_matrix(w13, expert, 1, 2);
+    const krn_weight down = exl3_matrix(w2, expert, 0, 1);
+    return aligned(w13->tiles) && aligned(w2->tiles) &&
+           same_values(&gate, eng_rank_weight(r, ENG_W_EXPERT_W1, stage, expert)) &&
+           same_values(&up, eng_rank_weight(r, ENG_W_EXPERT_W3, stage, expert)) &&
+           same_values(&down, eng_rank_weight(r, ENG_W_EXPERT_W2, stage, expert));
+}
+
+static void exl3_lies_as_its_kernels_want_it_on_every_rank(void **state)
+{
+    (void)state;
+    const eng_reps reps = { ENG_REP_EXL3, ENG_REP_EXL3, ENG_REP_EXL3 };
+    char dir[64];
+    eng_weights *w = with_exl3("mid", dir);
+    const eng_config *c = eng_weights_config(w);
+    for (int32_t ranks = 1; ranks <= 2; ranks++)
+        for (int32_t rank = 0; rank < ranks; rank++) {
+            eng_rank_weights *r;
+            eng_device_weights *d;
+            OK(eng_rank_weights_open(w, rank, ranks, &reps, true, &r, e));
+            OK(eng_device_weights_open(w, rank, ranks, &reps, true, &d, e));
+            for (int id = 0; id < ENG_W_COUNT; id++) {
+                if (eng_wkind_of(id)->part == ENG_PART_EXPERTS || !eng_wkind_of(id)->loaded) continue;
+                const krn_weight *v = eng_device_weight(d, id, 1);
+                assert_true(aligned(v->data) && same_values(v, eng_rank_weight(r, id, 1, 0)));
+                if (v->format == KRN_W_EXL3) assert_int_equal(v->row_bytes, 8 * 32 * v->exl3.bits);
+            }
+            for (int32_t x = 0; x < c->n_experts; x++) assert_true(same_exl3_experts(d, r, 2, x));
+            const uint64_t inter = (uint64_t)(c->inter / ranks), dim = (uint64_t)c->dim;
+            assert_int_equal(eng_device_weights_bytes(d, ENG_PART_EXPERTS),
+                             (uint64_t)(c->n_stages * c->n_experts * 3) * (inter * dim / 4 + 2 * (inter + dim)));
+            eng_device_weights_close(d);
+            eng_rank_weights_close(r);
+        }
+    eng_weights_close(w);
+    remove_folder(dir);
+}
+
+static void experts_cut_inside_a_block_do_not_go_to_a_device(void **state)
+{
+    (void)state;
+    const eng_reps reps = { ENG_REP_EXL3, ENG_REP_EXL3, ENG_REP_EXL3 }, packed = { ENG_REP_FP4, ENG_REP_EXL3, ENG_REP_EXL3 };
+    char dir[64];
+    eng_weights *w = with_exl3("tiny", dir);
+    eng_device_weights *d;
+    eng_rank_weights *r;
+    REFUSED(eng_device_weights_open(w, 1, 2, &reps, true, &d, e), ERR_INPUT, "whole blocks of 128");
+    OK(eng_device_weights_open(w, 1, 2, &packed, true, &d, e)); /* the dense ones may be */
+    OK(eng_rank_weights_open(w, 1, 2, &packed, true, &r, e));
+    assert_null(eng_device_experts_exl3(d, 0, false));
+    assert_true(same_values(eng_device_weight(d, ENG_W_SHARED_W2, 0), eng_rank_weight(r, ENG_W_SHARED_W2, 0, 0)));
+    assert_true(same_values(eng_device_weight(d, ENG_W_SHARED_W3, 0), eng_rank_weight(r, ENG_W_SHARED_W3, 0, 0)));
+    eng_device_weights_close(d);
+    eng_rank_weights_close(r);
+    eng_weights_close(w);
+    remove_folder(dir);
 }
 
 static void weights_outlive_the_checkpoint_they_came_from(void **state)
@@ -308,7 +405,7 @@ static void too_little_device_memory_is_refused_before_anything_is_read(void **s
     eng_device_weights *d;
     err e = { 0 };
     gpu.free_bytes = 1000;
-    assert_int_equal(eng_device_weights_open(w, 1, 2, false, false, true, &d, &e), ERR_NOMEM);
+    assert_int_equal(eng_device_weights_open(w, 1, 2, &(eng_reps){ 0 }, true, &d, &e), ERR_NOMEM);
     assert_null(d);
     assert_non_null(strstr(e.msg, "rank 1"));
     assert_non_null(strstr(e.msg, "free are 1000"));
@@ -319,13 +416,14 @@ static void too_little_device_memory_is_refused_before_anything_is_read(void **s
 static void every_failing_call_is_reported_and_nothing_is_kept(void **state)
 {
     eng_weights *w = opened(&((world *)*state)->f);
+    const eng_reps reps = reps_of(false, true);
     bool failed = true;
     int calls = 0;
     for (; failed; calls++) {
         eng_device_weights *d = (eng_device_weights *)1;
         err e = { 0 };
         gpu.fail_at = calls + 1;
-        failed = eng_device_weights_open(w, 0, 2, false, true, true, &d, &e) != ERR_OK;
+        failed = eng_device_weights_open(w, 0, 2, &reps, true, &d, &e) != ERR_OK;
         if (failed) {
             assert_int_equal(e.code, ERR_DEVICE);
             assert_non_null(strstr(e.msg, "planned failure"));
@@ -343,7 +441,7 @@ static void a_rank_count_that_does_not_cut_is_refused(void **state)
     eng_weights *w = opened(&((world *)*state)->f);
     eng_device_weights *d;
     err e = { 0 };
-    assert_int_equal(eng_device_weights_open(w, 0, 3, false, false, true, &d, &e), ERR_ARG);
+    assert_int_equal(eng_device_weights_open(w, 0, 3, &(eng_reps){ 0 }, true, &d, &e), ERR_ARG);
     assert_null(d);
     eng_weights_close(w);
 }
@@ -375,9 +473,10 @@ static void scale_is_judged_rightly(fixture *f, const char *name, bool fp8, int 
     }
     eng_weights *w = opened(f);
     for (int expand = 0; expand < 2; expand++) {
+        const eng_reps reps = reps_of(expand, expand);
         eng_device_weights *d;
         err e = { 0 };
-        err_code rc = eng_device_weights_open(w, 0, 2, expand, expand, true, &d, &e);
+        err_code rc = eng_device_weights_open(w, 0, 2, &reps, true, &d, &e);
         if (rc != (wrong ? ERR_INPUT : ERR_OK))
             fail_msg("%s, scale %d, expand %d: %s '%s'", name, s, expand, err_name(rc), e.msg);
         assert_true(!wrong || (strstr(e.msg, weight) && strstr(e.msg, "bf16 cannot hold")));
@@ -405,6 +504,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(every_rank_of_every_representation_holds_what_the_cpu_computes_with),
         TEST(the_comparison_sees_one_changed_byte),
+        TEST(exl3_lies_as_its_kernels_want_it_on_every_rank),
+        TEST(experts_cut_inside_a_block_do_not_go_to_a_device),
         TEST(weights_outlive_the_checkpoint_they_came_from),
         TEST(parts_add_up_to_the_shapes),
         TEST(a_copy_runs_while_the_next_buffer_is_filled),

@@ -190,7 +190,7 @@ static void check_setting(const setting *set)
     eng_program *p[2];
     bf16 *windows = mem_alloc(windows_bytes(), 1), *clean_windows = mem_alloc(windows_bytes(), 1);
     for (int s = 0; s < 2; s++)
-        assert_int_equal(eng_program_make(&config, (eng_step_kind)s, o.n_ranks, o.combine, &p[s], NULL), ERR_OK);
+        assert_int_equal(eng_program_make(&config, (eng_step_kind)s, o.n_ranks, o.combine, &o.reps, &p[s], NULL), ERR_OK);
     assert_true(p[1]->n_values < VALUES_MAX);
     run(&o, &clean, clean_windows);
     for (size_t n = 0; n < eng_fault_count(); n++) {
@@ -244,7 +244,8 @@ static void every_kind_has_an_op(void **state)
             eng_options o = options_of(SETTINGS[at].arm, SETTINGS[at].mode, SETTINGS[at].tp, SETTINGS[at].combine);
             for (int s = 0; s < 2; s++) {
                 eng_program *p;
-                assert_int_equal(eng_program_make(&config, (eng_step_kind)s, o.n_ranks, o.combine, &p, NULL), ERR_OK);
+                assert_int_equal(eng_program_make(&config, (eng_step_kind)s, o.n_ranks, o.combine, &o.reps, &p, NULL),
+                                 ERR_OK);
                 for (int32_t i = 0; i < p->n_ops; i++) found += eng_fault_applies(k, p, i, &o);
                 eng_program_free(p);
             }
@@ -265,8 +266,8 @@ static void without_a_fault_the_bound_list_is_plain(void **state)
     eng_program *p;
     eng_step s;
     float freq[ENG_BLOCK_MAX * 64] = { 0 };
-    assert_int_equal(eng_rank_weights_open(weights, 0, 1, false, false, true, &w, NULL), ERR_OK);
-    assert_int_equal(eng_program_make(&config, ENG_STEP_DRAFT, 1, ENG_COMBINE_EXACT, &p, NULL), ERR_OK);
+    assert_int_equal(eng_rank_weights_open(weights, 0, 1, &o.reps, true, &w, NULL), ERR_OK);
+    assert_int_equal(eng_program_make(&config, ENG_STEP_DRAFT, 1, ENG_COMBINE_EXACT, &o.reps, &p, NULL), ERR_OK);
     assert_int_equal(eng_step_init(&s, p, w, &o, 0, 1, NULL, freq, config.block, 1, ENG_LEVEL_DEEP, NULL), ERR_OK);
     assert_null(s.fault);
     for (int32_t i = 0; i < p->n_ops; i++) assert_true(s.bound[i] == eng_op_cpu(p->op[i].kind));
@@ -343,6 +344,7 @@ static void a_fault_that_cannot_be_planted_is_refused(void **state)
     static const struct { const char *text, *arm, *named; } BAD[] = {
         { "row-swap@s0.nothing", "native-packed", "s0.nothing" }, { "row-swap@s0.attn.wkv", "native-packed", "step=" },
         { "qdq-missing@s0.attn_out", "native-packed", "does not apply" },
+        { "order@s0.attn_out", "native-packed", "did you mean s0.attn.wo_b" }, /* its sum is hidden, and another op's */
         { "nibble-order@s0.ffn.gate", "native-expanded", "does not apply" },
         { "row-swap@s0.attn_out:rank=1", "native-packed", "rank" },
         { "reduce-twice@s0.attn.wo_b_sum", "native-packed", "s0.attn.wo_b_sum" }, /* one rank adds nothing */
@@ -356,6 +358,28 @@ static void a_fault_that_cannot_be_planted_is_refused(void **state)
         o.fault = &f;
         assert_int_equal(eng_open(weights, &o, SLOTS, ENG_LEVEL_DEEP, true, &g, &e), ERR_ARG);
         if (!strstr(e.msg, BAD[i].named)) fail_msg("'%s': %s", BAD[i].text, e.msg);
+    }
+}
+
+static void a_value_stands_for_its_op(void **state)
+{
+    (void)state;
+    static const struct { const char *text, *op; bool hidden; } CASES[] = {
+        { "row-swap@s0.ffn.weights", "s0.ffn.ids", false }, { "nan@s0.ffn.up", "s0.ffn.gate", false },
+        { "nan@s0.attn.wo_b~", "s0.attn.wo_b", true }, { "nan@s0.attn.wo_b", "s0.attn.wo_b", true },
+    };
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        eng_options o = options_of("native-packed", ENG_MODE_EAGER, 1, NULL);
+        eng_engine *g;
+        eng_fault f;
+        err e = { 0 };
+        assert_int_equal(eng_fault_parse(CASES[i].text, &f, &e), ERR_OK);
+        o.fault = &f;
+        if (eng_open(weights, &o, SLOTS, ENG_LEVEL_DEEP, true, &g, &e) != ERR_OK)
+            fail_msg("'%s': %s", CASES[i].text, e.msg);
+        eng_close(g);
+        assert_string_equal(f.op, CASES[i].op);
+        assert_int_equal(f.hidden, CASES[i].hidden);
     }
 }
 
@@ -439,6 +463,7 @@ int main(void)
         cmocka_unit_test(a_fault_that_cannot_be_planted_is_refused),
         cmocka_unit_test(json_says_what_was_chosen),
         cmocka_unit_test(a_fault_comes_back_from_json),
+        cmocka_unit_test(a_value_stands_for_its_op),
         cmocka_unit_test(an_unstable_op_has_no_period),
     };
     return cmocka_run_group_tests(tests, make_model, drop_model);

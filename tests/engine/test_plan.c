@@ -1,11 +1,13 @@
 /* The memory plan reproduces the figures of the deployed pair (MiB of rank 0 of 2, as printed to one decimal). */
 #include "engine/footprint.h"
+#include "engine/share.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -67,6 +69,34 @@ static void the_control_has_the_published_sizes(void **state)
     mib(&p, ENG_FOOT_HEAD, "237.3");
     mib(&p, ENG_FOOT_MARKOV_CACHE, "1012.5");
     assert_int_equal(p.total_bytes >> 20, 4562);
+}
+
+/* The same three figures from the tensors that a delivery holds: bytes of each whole trellis and vector, cut by blocks. */
+static void the_controls_figures_are_those_of_its_tensors(void **state)
+{
+    (void)state;
+    static const int BITS[] = { [ENG_PART_EXPERTS] = 2, [ENG_PART_DENSE] = 5, [ENG_PART_HEAD] = 6 };
+    uint64_t bytes[ENG_PART_SMALL + 1] = { 0 };
+    eng_config c;
+    eng_tensor_spec *spec;
+    size_t n;
+    err e = { 0 };
+    assert_true(eng_config_preset("official", &c));
+    assert_int_equal(eng_inventory_exl3(&c, &spec, &n, &e), ERR_OK);
+    for (size_t i = 0; i < n; i++) {
+        eng_part part = eng_wkind_of(spec[i].wid)->part;
+        if (spec[i].exl3 == ENG_EXL3_TRELLIS) spec[i].shape[2] = 16 * BITS[part];
+        if (spec[i].exl3 > ENG_EXL3_SVH) continue; /* signs and markers */
+        eng_share share = eng_share_of(&c, &spec[i], 0, 2);
+        bytes[part] += eng_share_bytes(&share);
+    }
+    free(spec);
+    eng_footprint p = plan("k2-tp2", &DEPLOYED, 0);
+    const uint64_t stages = 3, wo_a = 4096ull * 4096 + 128ull * 128 * 4; /* official FP8, its scales in fp32 */
+    assert_int_equal(p.bytes[ENG_FOOT_EXPERTS], bytes[ENG_PART_EXPERTS]);
+    assert_int_equal(p.bytes[ENG_FOOT_DENSE], bytes[ENG_PART_DENSE] + stages * wo_a);
+    assert_int_equal(p.bytes[ENG_FOOT_HEAD], bytes[ENG_PART_HEAD]);
+    assert_int_equal(bytes[ENG_PART_HEAD], 248848896); /* 40 x 506 blocks of 6 bits, and two vectors */
 }
 
 /* Totals were published with the K6 head and the control's bias cache in every arm. */
@@ -136,6 +166,7 @@ int main(void)
         cmocka_unit_test(packed_and_expanded_arms_have_the_published_sizes),
         cmocka_unit_test(parts_that_every_arm_shares_have_the_published_sizes),
         cmocka_unit_test(the_control_has_the_published_sizes),
+        cmocka_unit_test(the_controls_figures_are_those_of_its_tensors),
         cmocka_unit_test(every_arm_has_the_published_total),
         cmocka_unit_test(the_second_rank_holds_less_of_the_head),
         cmocka_unit_test(k6_replaces_the_official_head),

@@ -14,7 +14,7 @@ static eng_program *make(eng_step_kind step, int32_t n_ranks, eng_combine combin
     eng_program *p;
     err e = { 0 };
     assert_true(eng_config_preset("official", &c));
-    assert_int_equal(eng_program_make(&c, step, n_ranks, combine, &p, &e), ERR_OK);
+    assert_int_equal(eng_program_make(&c, step, n_ranks, combine, NULL, &p, &e), ERR_OK);
     return p;
 }
 

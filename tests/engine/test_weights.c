@@ -396,7 +396,8 @@ static eng_rank_weights *rank_of(const eng_weights *w, int32_t rank, int32_t ran
 {
     eng_rank_weights *r;
     err e = { 0 };
-    if (eng_rank_weights_open(w, rank, ranks, experts, dense, true, &r, &e) != ERR_OK) fail_msg("refused: %s", e.msg);
+    const eng_reps reps = { experts ? ENG_REP_BF16 : ENG_REP_FP4, dense ? ENG_REP_BF16 : ENG_REP_FP8, ENG_REP_BF16 };
+    if (eng_rank_weights_open(w, rank, ranks, &reps, true, &r, &e) != ERR_OK) fail_msg("refused: %s", e.msg);
     return r;
 }
 
@@ -448,11 +449,12 @@ static void what_bf16_cannot_hold_is_not_expanded(void **state)
     f->data[fixture_find(f, "mtp.1.attn.wo_b.scale")][0] = 0;     /* ... times 2^-127: below bf16's smallest */
     fixture_write(f);
     eng_weights *w = opened(f);
-    assert_int_equal(eng_rank_weights_open(w, 0, 1, false, true, true, &r, &e), ERR_INPUT);
+    const eng_reps expanded = { ENG_REP_FP4, ENG_REP_BF16, ENG_REP_BF16 };
+    assert_int_equal(eng_rank_weights_open(w, 0, 1, &expanded, true, &r, &e), ERR_INPUT);
     assert_non_null(strstr(e.msg, "mtp.1.attn.wo_b"));
     assert_null(r);
     eng_rank_weights_close(rank_of(w, 0, 1, true, false)); /* the experts alone can be */
-    assert_int_equal(eng_rank_weights_open(w, 0, 3, false, false, true, &r, &e), ERR_ARG);
+    assert_int_equal(eng_rank_weights_open(w, 0, 3, &(eng_reps){ 0 }, true, &r, &e), ERR_ARG);
     eng_weights_close(w);
 }
 

@@ -1,6 +1,6 @@
 # Number formats, statistics, checksums, JSON and safetensors.
 set(alloc_fail LINKER:--wrap=malloc,--wrap=calloc,--wrap=realloc)
-foreach(name number hash stats)
+foreach(name number hash stats exl3)
   sparktape_test(test_${name} LINKS formats)
 endforeach()
 foreach(name json safetensors checkpoint)

@@ -281,6 +281,24 @@ static void floats_that_json_lacks_become_words(void **state)
     json_decref(v);
 }
 
+/* What is built step by step is whole, or nothing. */
+static void a_failed_step_leaves_no_part(void **state)
+{
+    (void)state;
+    json_t *list = json_array(), *object = json_object();
+    fmt_json_add(&list, json_integer(1));
+    fmt_json_put(&object, "a", json_integer(1));
+    assert_int_equal(json_array_size(list), 1);
+    assert_int_equal(json_object_size(object), 1);
+    fmt_json_add(&list, NULL);
+    fmt_json_put(&object, "b", NULL);
+    assert_true(!list && !object);
+    fmt_json_add(&list, json_integer(2)); /* is released */
+    fmt_json_put(&object, "c", json_integer(2));
+    assert_true(!list && !object);
+    assert_null(json_pack("{s:o, s:o}", "list", list, "other", json_integer(3)));
+}
+
 static void every_failed_allocation_is_reported_and_nothing_leaks(void **state)
 {
     (void)state;
@@ -336,6 +354,7 @@ int main(void)
         cmocka_unit_test(hostile_msgpack_is_refused_by_name),
         cmocka_unit_test(sixteen_levels_pass_and_seventeen_do_not),
         cmocka_unit_test(floats_that_json_lacks_become_words),
+        cmocka_unit_test(a_failed_step_leaves_no_part),
         cmocka_unit_test(every_failed_allocation_is_reported_and_nothing_leaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -381,7 +381,7 @@ static void what_is_no_tape_is_refused(void **state)
     assert_int_equal(fmt_tape_recover(bad, out, &lost, NULL, &why), ERR_FORMAT);
     case_write_file(bad, TEXT, 0);
     assert_int_equal(fmt_tape_examine(bad, &r, &why), ERR_FORMAT);
-    assert_int_equal(fmt_tape_examine(folder, &r, &why), ERR_FORMAT);
+    assert_int_equal(fmt_tape_examine(folder, &r, &why), ERR_INPUT);
     assert_int_equal(fmt_tape_examine("no-such-file", &r, &why), ERR_INPUT);
     assert_int_equal(access(out, F_OK), -1);
 }

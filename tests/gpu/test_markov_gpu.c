@@ -37,6 +37,7 @@ typedef struct run {
     int32_t *d_anchor, *d_drafts;
     krn_best *d_best[2]; /* of even and odd positions, [ranks, batch, parts] */
     int32_t ranks;       /* whose bests the next step reads */
+    krn_markov_table table; /* .term NULL and not .bf16: none */
 } run;
 
 static void *memory(size_t n, size_t elem_bytes)
@@ -85,7 +86,8 @@ static void step(const run *r, int32_t i, int32_t rank)
     const shape *s = &r->s;
     err e = { 0 };
     gpu_ok(krn_markov_step(r->d_logits, r->d_embed, r->d_head, s->vocab, s->rank, s->n, s->first_id, s->batch, s->block,
-                           s->n_out, i, r->d_anchor, r->d_best[(i + 1) % 2], r->ranks, r->d_drafts, r->d_biased,
+                           s->n_out, i, r->d_anchor, r->d_best[(i + 1) % 2], r->ranks,
+                           r->table.term || r->table.bf16 ? &r->table : NULL, r->d_drafts, r->d_biased,
                            r->d_best[i % 2] + (size_t)rank * best_count(s), gpu_stream(), &e), &e);
 }
 
@@ -342,7 +344,7 @@ static void shapes_outside_the_contract_are_refused(void **state)
         const struct bad *s = &BAD[at];
         err e = { 0 };
         assert_int_equal(krn_markov_step(r.d_logits, r.d_embed, r.d_head, s->vocab, s->rank, s->n, 0, s->batch, s->block,
-                                         s->n_out, s->i, r.d_anchor, r.d_best[1], 1, r.d_drafts, r.d_biased, r.d_best[0],
+                                         s->n_out, s->i, r.d_anchor, r.d_best[1], 1, NULL, r.d_drafts, r.d_biased, r.d_best[0],
                                          gpu_stream(), &e),
                          ERR_ARG);
         assert_non_null(strstr(e.msg, "markov_step: vocab="));
@@ -351,6 +353,54 @@ static void shapes_outside_the_contract_are_refused(void **state)
     assert_int_equal(krn_markov_pick(r.d_best[0], 0, 1, 5, 0, r.d_drafts, gpu_stream(), &e), ERR_ARG);
     assert_int_equal(krn_markov_pick(r.d_best[0], 1, 1, 5, 5, r.d_drafts, gpu_stream(), &e), ERR_ARG);
     done(&r);
+}
+
+/* Rows for every token whose id is a multiple of every; 0: none at all. After upload. */
+static void put_table(run *r, int32_t every, bool round_bf16)
+{
+    const shape *s = &r->s;
+    err e = { 0 };
+    int32_t *row = memory((size_t)s->vocab, sizeof *row), *tokens = memory((size_t)s->vocab, sizeof *tokens), count = 0;
+    for (int32_t t = 0; t < s->vocab; t++) row[t] = every && t % every == 0 ? (tokens[count] = t, count++) : -1;
+    void *term = gpu_out((size_t)(count ? count : 1) * (size_t)s->n * (round_bf16 ? sizeof(bf16) : sizeof(float)));
+    const int32_t *d_tokens = gpu_put(tokens, (size_t)s->vocab * sizeof *tokens);
+    gpu_ok(krn_markov_terms(r->d_embed, r->d_head, s->vocab, s->rank, s->n, d_tokens,
+                            count, round_bf16, term, gpu_stream(), &e), &e);
+    r->table = (krn_markov_table){ .bf16 = round_bf16, .row = gpu_put(row, (size_t)s->vocab * sizeof *row), .term = term };
+    free(row);
+    free(tokens);
+}
+
+/* All tokens, some or none in the table, in every batch: the bits of a run without, or of the control's empty cache. */
+static void a_table_changes_no_bit(void **state)
+{
+    (void)state;
+    static const shape shapes[] = { { 1280, 32, 640, 640, 4, 5, 5 }, { 300, 37, 127, 100, 3, 2, 2 },
+                                    { 700, 264, 300, 17, 2, 3, 3 },  { 500, 256, 6000, 0, 1, 5, 5 } };
+    for (int at = 0; at < 4; at++)
+        for (int policy = 0; policy < 2; policy++) {
+            run r = make(shapes[at], 90 + (uint64_t)at);
+            for (int row = 0; row < r.s.batch * r.s.block; row++)
+                for (int32_t v = r.s.vocab; v < r.s.n; v++) r.logits[(int64_t)row * r.s.n + v] = -100.0f;
+            float *wanted = memory(biased_count(&r.s), sizeof(float));
+            int32_t drafts[KRN_MARKOV_BATCH_MAX * N_OUT_MAX];
+            for (int every = 0; every < 4; every++) { /* none, all, every second, every third */
+                upload(&r);
+                r.table = (krn_markov_table){ 0 };
+                if (every || policy) put_table(&r, every, policy);
+                draft(&r);
+                if (every == 0) {
+                    memcpy(wanted, r.biased, biased_count(&r.s) * sizeof(float));
+                    memcpy(drafts, r.drafts, sizeof drafts);
+                }
+                gpu_same("biased", r.biased, wanted, (int64_t)biased_count(&r.s), sizeof(float));
+                gpu_same("drafts", r.drafts, drafts, r.s.batch * r.s.n_out, sizeof(int32_t));
+                gpu_free_all();
+            }
+            for (size_t i = 0; policy && i < biased_count(&r.s); i++) assert_true(wanted[i] == bf16_round(wanted[i]));
+            free(wanted);
+            done(&r);
+        }
 }
 
 static int by_size(const void *a, const void *b)
@@ -365,14 +415,17 @@ static void a_position_is_timed(void **state)
     (void)state;
     enum { SAMPLES = 51, REPLAYS = 20 };
     if (getenv("SPARKTAPE_GPU_SMALL")) skip(); /* under a checker time says nothing */
-    for (int32_t batch = 1; batch <= KRN_MARKOV_BATCH_MAX; batch++) {
+    for (int32_t at = 0; at < 2 * KRN_MARKOV_BATCH_MAX; at++) {
+        const int32_t batch = at % KRN_MARKOV_BATCH_MAX + 1;
+        const bool cached = at >= KRN_MARKOV_BATCH_MAX; /* all tokens from the control's cache: 4,096 tokens here */
         err e = { 0 };
         krn_graph *g;
         krn_event from, to;
         bool waited;
         double us[SAMPLES];
-        run r = make((shape){ 129280, 256, 64640, 0, batch, 5, 5 }, 80);
+        run r = make((shape){ cached ? 4096 : 129280, 256, 64640, 0, batch, 5, 5 }, 80);
         upload(&r);
+        if (cached) put_table(&r, 1, true);
         gpu_ok(krn_event_open(true, &from, &e), &e);
         gpu_ok(krn_event_open(true, &to, &e), &e);
         gpu_ok(krn_capture_begin(gpu_stream(), &e), &e);
@@ -390,8 +443,9 @@ static void a_position_is_timed(void **state)
         }
         qsort(us, SAMPLES, sizeof us[0], by_size);
         double position_us = us[SAMPLES / 2] / REPLAYS / r.s.n_out;
-        print_message("figure: markov_position_b%d %.2f us\n", batch, position_us);
-        print_message("figure: markov_head_b%d %.0f GB/s\n", batch, 2.0 * r.s.n * r.s.rank / position_us / 1e3);
+        print_message("figure: markov_position_%sb%d %.2f us\n", cached ? "cached_" : "", batch, position_us);
+        if (!cached)
+            print_message("figure: markov_head_b%d %.0f GB/s\n", batch, 2.0 * r.s.n * r.s.rank / position_us / 1e3);
         krn_graph_close(g);
         krn_event_close(from);
         krn_event_close(to);
@@ -408,6 +462,7 @@ static const struct CMUnitTest TESTS[] = {
     cmocka_unit_test(an_id_outside_the_vocabulary_is_taken_as_0),
     cmocka_unit_test(alignment_does_not_show_in_the_bits),
     cmocka_unit_test(shapes_outside_the_contract_are_refused),
+    cmocka_unit_test(a_table_changes_no_bit),
     cmocka_unit_test(a_position_is_timed),
 };
 GPU_MAIN(TESTS)

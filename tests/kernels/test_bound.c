@@ -159,7 +159,10 @@ static void sums_in_any_order_lie_inside(void **state)
             for (int k = 0; k < K; k++) x[t][k] = f32_from_bf16(m.x[t * K + k]);
         }
         for (int rule = KRN_RULE_PARITY; rule <= KRN_RULE_WORST; rule++) {
+            float sizes[T][N];
             krn_linear_bound(jobs, T, (krn_rule)rule);
+            for (int t = 0; t < T; t++) jobs[t].size = sizes[t];
+            krn_linear_size(jobs, T);
             for (int t = 0; t < T; t++) {
                 for (int n = 0; n < N; n++) {
                     double exact = 0, size = 0;
@@ -169,6 +172,7 @@ static void sums_in_any_order_lie_inside(void **state)
                     }
                     assert_true(fabs(krn_span_middle(y[t][n]) - exact) <= 1e-12 * size);
                     assert_true(fabs(krn_span_half(y[t][n]) / (krn_sum_slack((krn_rule)rule, K) * size) - 1) < 1e-6);
+                    assert_true(fabs((double)sizes[t][n] - size) < (K / 16 + 10) * 0x1p-24 * size);
                     for (int i = 0; i < ORDERS; i++)
                         assert_inside("sum", (double)sum_in_any_order(x[t], m.decoded + n * K, K), y[t][n]);
                 }
@@ -280,7 +284,11 @@ static void biased_logits_lie_inside(void **state)
         float a = (float)krn_span_middle(logit), b = (float)krn_span_middle(term);
         logit = (krn_span){ fmin(logit.lo, (double)a), fmax(logit.hi, (double)a) };
         term = (krn_span){ fmin(term.lo, (double)b), fmax(term.hi, (double)b) };
-        assert_inside("biased", (double)(a + b), krn_markov_bound(logit, term));
+        assert_inside("biased", (double)(a + b), krn_markov_bound(logit, term, false));
+        float rounded = bf16_round(a + bf16_round(b));
+        krn_span s = krn_markov_bound(logit, term, true);
+        assert_inside("biased, rounded", (double)rounded, s);
+        assert_true(s.lo == (double)bf16_round((float)s.lo) && s.hi == (double)bf16_round((float)s.hi));
     }
 }
 

@@ -9,6 +9,7 @@ typedef struct problem {
     float logits[BATCH * BLOCK * VOCAB], biased[BATCH * N_OUT * VOCAB];
     bf16 embed[VOCAB * RANK], head[VOCAB * RANK];
     int32_t anchor[BATCH], drafts[BATCH * N_OUT];
+    const krn_markov_table *table; /* of the whole vocabulary */
 } problem;
 
 static void make(problem *p, uint64_t seed)
@@ -19,6 +20,7 @@ static void make(problem *p, uint64_t seed)
     for (int b = 0; b < BATCH; b++) p->anchor[b] = (int32_t)((seed * 7 + (uint64_t)b * 31) % VOCAB);
     for (int i = 0; i < BATCH * N_OUT; i++) p->drafts[i] = -1;
     for (int i = 0; i < BATCH * N_OUT * VOCAB; i++) p->biased[i] = 77.0f;
+    p->table = NULL;
 }
 
 /* Position i on a rank that holds rows [first, first + n). Its own logits and biased are dense in n. */
@@ -28,7 +30,7 @@ static void step(problem *p, int32_t first, int32_t n, int32_t i, krn_acc acc, f
     for (int row = 0; row < BATCH * BLOCK; row++)
         for (int v = 0; v < n; v++) logits[row * n + v] = p->logits[row * VOCAB + first + v];
     krn_markov_step_ref(logits, p->embed, p->head + first * RANK, VOCAB, RANK, n, first, BATCH, BLOCK, N_OUT, i, p->anchor,
-                        p->drafts, acc, biased, best);
+                        p->drafts, p->table, acc, biased, best);
 }
 
 static void draft(problem *p, krn_acc acc)
@@ -144,6 +146,86 @@ static void a_nan_is_quiet_and_never_chosen(void **state)
     }
 }
 
+/* Every third token has a row, in descending order of ids. */
+static krn_markov_table make_table(const problem *p, bool round_bf16, krn_acc acc, int32_t row[VOCAB], float *term)
+{
+    int32_t tokens[VOCAB], count = 0;
+    for (int32_t t = VOCAB; t-- > 0;) row[t] = t % 3 ? -1 : (tokens[count] = t, count++);
+    krn_markov_terms_ref(p->embed, p->head, VOCAB, RANK, VOCAB, tokens, count, round_bf16, acc, term);
+    return (krn_markov_table){ .bf16 = round_bf16, .row = row, .term = term };
+}
+
+static void hot_rows_change_no_bit(void **state)
+{
+    (void)state;
+    static problem plain, hot;
+    static float term[VOCAB * VOCAB];
+    int32_t row[VOCAB];
+    for (uint64_t seed = 0; seed < 10; seed++)
+        for (int mode = 0; mode < 2; mode++) {
+            const krn_acc acc = mode ? KRN_ACC_F64 : KRN_ACC_BLOCKED;
+            make(&plain, seed);
+            make(&hot, seed);
+            const krn_markov_table table = make_table(&hot, false, acc, row, term);
+            draft(&plain, acc);
+            hot.table = &table;
+            draft(&hot, acc);
+            assert_memory_equal(plain.biased, hot.biased, sizeof plain.biased);
+            assert_memory_equal(plain.drafts, hot.drafts, sizeof plain.drafts);
+        }
+}
+
+/* The control's policy: term and sum are bf16 numbers, and whether the cache has a token does not show. */
+static void the_bias_cache_rounds_term_and_sum_and_a_miss_gives_the_same_bits(void **state)
+{
+    (void)state;
+    static problem p, empty;
+    static float term[VOCAB * VOCAB];
+    int32_t row[VOCAB];
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        make(&p, seed);
+        make(&empty, seed);
+        for (int i = 0; i < BATCH * BLOCK * VOCAB; i++) p.logits[i] = empty.logits[i] = bf16_round(p.logits[i]);
+        const krn_markov_table cache = make_table(&p, true, KRN_ACC_BLOCKED, row, term), none = { .bf16 = true };
+        p.table = &cache;
+        empty.table = &none;
+        draft(&p, KRN_ACC_BLOCKED);
+        draft(&empty, KRN_ACC_BLOCKED);
+        assert_memory_equal(p.biased, empty.biased, sizeof p.biased);
+        assert_memory_equal(p.drafts, empty.drafts, sizeof p.drafts);
+        int differ = 0;
+        make(&empty, seed);
+        for (int i = 0; i < BATCH * BLOCK * VOCAB; i++) empty.logits[i] = bf16_round(empty.logits[i]);
+        draft(&empty, KRN_ACC_BLOCKED);
+        for (int i = 0; i < BATCH * N_OUT * VOCAB; i++) {
+            assert_true(p.biased[i] == bf16_round(p.biased[i]));
+            differ += p.biased[i] != empty.biased[i];
+        }
+        assert_true(differ > 0);
+    }
+}
+
+/* A table with other terms is seen: it is read, and only for the tokens it has. */
+static void a_stale_row_shows_after_its_token_alone(void **state)
+{
+    (void)state;
+    static problem p, q;
+    static float term[VOCAB * VOCAB];
+    int32_t row[VOCAB];
+    krn_best best[BATCH];
+    make(&p, 6);
+    make(&q, 6);
+    const krn_markov_table table = make_table(&p, false, KRN_ACC_BLOCKED, row, term);
+    term[(int64_t)row[33] * VOCAB + 5] += 1;
+    q.table = &table;
+    p.anchor[0] = q.anchor[0] = 33;
+    p.anchor[1] = q.anchor[1] = 34;
+    p.anchor[2] = q.anchor[2] = 36;
+    step(&p, 0, VOCAB, 0, KRN_ACC_BLOCKED, p.biased, best);
+    step(&q, 0, VOCAB, 0, KRN_ACC_BLOCKED, q.biased, best);
+    for (int i = 0; i < BATCH * N_OUT * VOCAB; i++) assert_true((p.biased[i] == q.biased[i]) == (i != 5));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -152,6 +234,9 @@ int main(void)
         cmocka_unit_test(ranks_agree_on_the_token_wherever_the_vocabulary_is_cut),
         cmocka_unit_test(an_id_outside_the_vocabulary_is_taken_as_0),
         cmocka_unit_test(a_nan_is_quiet_and_never_chosen),
+        cmocka_unit_test(hot_rows_change_no_bit),
+        cmocka_unit_test(the_bias_cache_rounds_term_and_sum_and_a_miss_gives_the_same_bits),
+        cmocka_unit_test(a_stale_row_shows_after_its_token_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,6 +27,11 @@ static err_code judge_one(void *ctx, const rpl_forced_value *v, err *e)
     if (!mem_grow(&array, &j->capacity, (size_t)n, 1)) return ERR_NOMEM;
     j->classes = array;
     TRY(rpl_judge_value(j->judge, v, &r, j->classes, e));
+    /* Without classes flips beyond doubt are not looked at one by one: it must not show. */
+    rpl_verdict fast;
+    TRY(rpl_judge_value(j->judge, v, &fast, NULL, e));
+    assert_true(fast.n_equal == r.n_equal && fast.n_flip == r.n_flip && fast.n_illegal == r.n_illegal);
+    assert_true(fast.n_events == r.n_events && fast.flip_distance == r.flip_distance && fast.worst == r.worst);
     assert_int_equal(r.n, n);
     assert_int_equal(r.n, r.n_equal + r.n_flip + r.n_illegal + r.n_unjudged);
     int64_t count[4] = { 0 };

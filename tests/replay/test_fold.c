@@ -13,7 +13,7 @@ static eng_program *make(eng_step_kind step, int32_t n_ranks, eng_combine combin
     eng_config c;
     eng_program *p;
     assert_true(eng_config_preset("tiny", &c));
-    assert_int_equal(eng_program_make(&c, step, n_ranks, combine, &p, NULL), ERR_OK);
+    assert_int_equal(eng_program_make(&c, step, n_ranks, combine, NULL, &p, NULL), ERR_OK);
     return p;
 }
 

@@ -67,7 +67,7 @@ static void every_op_of_both_steps_makes_a_bundle(void **state)
     (void)state;
     for (int step = 0; step < 2; step++) {
         eng_program *p;
-        OK(eng_program_make(c, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, &p, e));
+        OK(eng_program_make(c, (eng_step_kind)step, 1, ENG_COMBINE_EXACT, NULL, &p, e));
         for (int32_t v = 0; v < p->n_values; v++) {
             const eng_value *value = &p->value[v];
             if (value->state || value->producer < 0 || value->level > ENG_LEVEL_DEEP) continue;

@@ -2,6 +2,8 @@
  * or does not belong is named. */
 #include "report_help.h"
 
+#include "base/utf8.h"
+
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -273,7 +275,7 @@ static void bad_results_are_refused_by_place_and_member(void **state)
     refuse("[]", "x.json: object 1: found no object");
     refuse("{'type': 'certificate'}", "found no \"schema\", wanted 1");
     refuse("{'schema': 2, 'type': 'certificate'}", "found another \"schema\"");
-    refuse("{'schema': 1, 'type': 'attribution'}", "found type 'attribution', wanted a result of certify");
+    refuse("{'schema': 1, 'type': 'loss'}", "found type 'loss', wanted a result of certify");
     refuse("{'schema': 1, 'type': 'certificate'}", "found no \"rounds\" in certificate");
     refuse("{'schema': 1, 'type': 'injection', 'changed': '7'}", "\"changed\" of injection: wanted an integer");
     refuse("{'schema': 1, 'type': 'injection', 'changed': 7, 'shard': {'i': 3, 'n': 2}}", "\"shard\": wanted");
@@ -318,25 +320,32 @@ static void bad_files_are_refused_by_name_and_line(void **state)
     rpl_report_fini(&r);
 }
 
-static void what_no_report_takes_is_passed_over_in_a_folder(void **state)
+static void attribute_and_reduce_are_taken_and_judge_nothing(void **state)
 {
     rpl_report r = { 0 };
+    char text[600];
     (void)state;
-    assert_int_equal(mkdir("mixed", 0777), 0);
-    write_file("mixed/a.json", "{'schema': 1, 'verdict': 'FOUND', 'metric': 'cosine', 'candidates': 3}\n");
-    write_file("mixed/b.json", "{'schema': 1, 'folder': 'x', 'kinds': 'linear'}\n");
-    REFUSED(rpl_report_read(&r, "mixed", e), ERR_INPUT, "mixed: found nothing that a report takes");
-    REFUSED(rpl_report_read(&r, "mixed/a.json", e), ERR_INPUT, "found type ''");
-    json_t *part = certificate_part("a.tape", "c0ffee", 1, 1);
-    assert_int_equal(json_dump_file(part, "mixed/c.json", 0), 0);
-    json_decref(part);
-    OK(rpl_report_read(&r, "mixed", e));
-    assert_int_equal(r.n_results, 1);
-    assert_int_equal(r.n_files, 1);
-    unlink("mixed/a.json");
-    unlink("mixed/b.json");
-    unlink("mixed/c.json");
-    rmdir("mixed");
+    write_file("a.json", "{'schema': 1, 'type': 'attribution', 'verdict': 'ATTRIBUTED', 'tape': 'a.tape', "
+               "'metric': 'drafts', 'arm': 'the tape', 'reference': 'mirror', 'arm_figure': 3.0, 'rounds': [1, 2], "
+               "'away': {'ops': ['s0.attn.q', 'x0'], 'minimal': true, 'figure': 0.0}, 'appear': null}\n");
+    write_file("b.json", "{'schema': 1, 'type': 'reduction', 'tape': 'a.tape', 'folder': 'x', 'op': 's1.attn_out', "
+               "'round': 4, 'elements': 10, 'equal': 7, 'flip': 1, 'illegal': 2, 'unjudged': 0}\n");
+    OK(rpl_report_read(&r, "a.json", e));
+    OK(rpl_report_read(&r, "b.json", e));
+    OK(rpl_report_finish(&r, NULL, "2026-01-31", e));
+    assert_int_equal(r.n_results, 2);
+    assert_int_equal(rpl_report_exit(&r), 0);
+    assert_string_equal(r.result[0].verdict, "DONE");
+    assert_string_equal(rpl_result_figures(&r.result[0], text, sizeof text),
+                        "ATTRIBUTED: drafts of the tape against mirror: 3; goes away with s0.attn.q, x0");
+    assert_non_null(strstr(rpl_result_figures(&r.result[1], text, sizeof text), "s1.attn_out of round 4: 10 elements"));
+    rpl_report_fini(&r);
+    write_file("a.json", "{'schema': 1, 'type': 'attribution', 'verdict': 'PARTIAL', 'tape': 'a.tape'}\n");
+    OK(rpl_report_read(&r, "a.json", e));
+    OK(rpl_report_finish(&r, NULL, "2026-01-31", e));
+    assert_int_equal(rpl_report_exit(&r), 1); /* cut short */
+    unlink("a.json");
+    unlink("b.json");
     rpl_report_fini(&r);
 }
 
@@ -371,6 +380,30 @@ static void text_of_files_cannot_leave_its_place(void **state)
 }
 
 /* Names of more bytes than there is room for, which end in half a character. */
+/* What a picture has no room for is told. */
+static void limits_of_the_pictures_are_told(void **state)
+{
+    rpl_report r = { 0 };
+    char name[32];
+    (void)state;
+    for (int i = 0; i < 65; i++) {
+        snprintf(name, sizeof name, "t%d.tape", i);
+        json_t *part = certificate_part(name, name, 1, 1);
+        for (int k = 0; i == 0 && k < 200; k++) {
+            char value[24];
+            snprintf(value, sizeof value, "value%d", k);
+            json_array_append_new(json_object_get(part, "ops"), made_op(value, 4 + k, 1, 1, 0, 0));
+        }
+        add_part(&r, part, "x.json");
+    }
+    OK(rpl_report_finish(&r, NULL, "2026-01-01", e));
+    char *page = written(&r, rpl_report_html);
+    assert_non_null(strstr(page, "only 64 of 65 tapes are shown"));
+    assert_non_null(strstr(page, "75 values are not shown: more than 128 rows or columns"));
+    free(page);
+    rpl_report_fini(&r);
+}
+
 static void a_text_that_is_cut_stays_utf8_and_in_the_json(void **state)
 {
     rpl_report r = { 0 };
@@ -381,14 +414,14 @@ static void a_text_that_is_cut_stays_utf8_and_in_the_json(void **state)
     json_object_set_new(origin, "cause", json_string(cause));
     add_part(&r, j, "\xff.json");
     OK(rpl_report_finish(&r, NULL, "2026-01-01", e));
-    assert_int_equal(rpl_utf8_bytes(r.issue[0].cause + strlen(r.issue[0].cause) - 1), 0); /* it is cut */
+    assert_int_equal(utf8_bytes(r.issue[0].cause + strlen(r.issue[0].cause) - 1), 0); /* it is cut */
     char *out[] = { written(&r, rpl_report_html), written(&r, rpl_report_junit), written(&r, as_json) };
     json_t *last = parse_json(strchr(out[2], '\n') + 1);
     assert_int_equal(json_array_size(json_object_get(last, "issues")), r.n_issues);
     json_decref(last);
     for (size_t i = 0; i < COUNT_OF(out); i++) {
-        for (const char *c = out[i]; *c; c += rpl_utf8_bytes(c))
-            if (rpl_utf8_bytes(c) == 0) fail_msg("form %zu, byte %td: %.40s", i, c - out[i], c);
+        for (const char *c = out[i]; *c; c += utf8_bytes(c))
+            if (utf8_bytes(c) == 0) fail_msg("form %zu, byte %td: %.40s", i, c - out[i], c);
         free(out[i]);
     }
     rpl_report_fini(&r);
@@ -548,8 +581,9 @@ int main(void)
         cmocka_unit_test(bad_results_are_refused_by_place_and_member),
         cmocka_unit_test(a_member_that_nobody_can_add_up_is_refused),
         cmocka_unit_test(bad_files_are_refused_by_name_and_line),
-        cmocka_unit_test(what_no_report_takes_is_passed_over_in_a_folder),
+        cmocka_unit_test(attribute_and_reduce_are_taken_and_judge_nothing),
         cmocka_unit_test(text_of_files_cannot_leave_its_place),
+        cmocka_unit_test(limits_of_the_pictures_are_told),
         cmocka_unit_test(a_text_that_is_cut_stays_utf8_and_in_the_json),
         cmocka_unit_test(sums_of_any_integers_stay_integers),
         cmocka_unit_test(junit_counts_what_fails),

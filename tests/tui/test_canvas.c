@@ -43,6 +43,20 @@ static void longer_text_ends_in_an_ellipsis(void **state)
     assert_text(&c, "abc\u2026\nabcdef\n      12\n");
 }
 
+static void long_text_takes_lines_of_whole_glyphs(void **state)
+{
+    (void)state;
+    tui_canvas c = make(6, 4, false);
+    static const char TEXT[] = "ab\u2260cdefgh";
+    assert_int_equal(tui_lines_of(TEXT, 3), 3);
+    assert_int_equal(tui_lines_of("abc", 3), 1);
+    assert_int_equal(tui_lines_of("", 3), 1);
+    tui_put_lines(&c, (tui_rect){ 1, 1, 3, 2 }, TUI_PLAIN, TEXT);
+    assert_string_equal(tui_skip(TEXT, 3), "cdefgh");
+    assert_string_equal(tui_skip(TEXT, 30), "");
+    assert_text(&c, "\n ab\u2260\n cde\n\n");
+}
+
 static void control_and_wide_characters_show_as_question_marks(void **state)
 {
     (void)state;
@@ -117,6 +131,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_clipped_at_every_edge),
         cmocka_unit_test(longer_text_ends_in_an_ellipsis),
+        cmocka_unit_test(long_text_takes_lines_of_whole_glyphs),
         cmocka_unit_test(control_and_wide_characters_show_as_question_marks),
         cmocka_unit_test(ascii_mode_leaves_no_other_byte),
         cmocka_unit_test(a_bar_shows_anything_above_nothing),

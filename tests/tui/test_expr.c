@@ -5,7 +5,8 @@
 
 #include <math.h>
 
-static const char *const FIELDS[] = { "round", "excess", "verdict", "marked" };
+static const tui_expr_field FIELDS[] = { { "round", false }, { "excess", false }, { "verdict", true },
+                                         { "marked", false } };
 
 static tui_field get(void *line, int field)
 {
@@ -31,8 +32,7 @@ static void expressions_mean_what_they_say(void **state)
         { "verdict==origin", true }, { "verdict == \"origin\"", true }, { "verdict!=equal", true }, { "verdict~RIG", true },
         { "verdict~x", false }, { "verdict", true }, { "marked", false }, { "!marked", true }, { "!!round", true },
         { "round==3 && excess>9 || verdict==origin", true }, { "round==3 && (excess>9 || verdict==equal)", false },
-        { "!(round==3 && excess>4)", false }, { "Round==3 && EXCESS>1e0", true }, { "excess>x", false },
-        { "round~3", false },
+        { "!(round==3 && excess>4)", false }, { "Round==3 && EXCESS>1e0", true },
     };
     for (size_t i = 0; i < COUNT_OF(CASES); i++)
         if (passes(CASES[i].text) != CASES[i].passes) fail_msg("'%s' says the opposite", CASES[i].text);
@@ -55,11 +55,12 @@ static void what_is_no_expression_is_refused_by_place_and_word(void **state)
     (void)state;
     tui_expr x;
     static const struct { const char *text, *word; } CASES[] = {
-        { "excess>", "found 'the end', wanted a number or a text" }, { "colour==1", "found 'colour==1', wanted a field" },
+        { "excess>", "found 'the end', wanted a number" }, { "colour==1", "found 'colour==1', wanted a field" },
         { "(round==3", "wanted a closing bracket" }, { "round==3)", "found ')', wanted && or ||" },
         { "&& round", "wanted a field" },
-        { "round==3 excess", "wanted && or ||" }, { "verdict==\"orig", "wanted a number or a text" },
-        { "!", "wanted a field" },
+        { "round==3 excess", "wanted && or ||" }, { "verdict==\"orig", "wanted a text" },
+        { "!", "wanted a field" }, { "excess>x", "found 'x', wanted a number" }, { "excess>nan", "wanted a number" },
+        { "round ~ 3", "found '~ 3', wanted ==" },
     };
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
         REFUSED(tui_expr_parse(CASES[i].text, FIELDS, COUNT_OF(FIELDS), &x, e), ERR_ARG, CASES[i].word);
@@ -68,7 +69,7 @@ static void what_is_no_expression_is_refused_by_place_and_word(void **state)
     char deep[200];
     memset(deep, '(', sizeof deep - 1);
     deep[sizeof deep - 1] = 0;
-    REFUSED(tui_expr_parse(deep, FIELDS, COUNT_OF(FIELDS), &x, e), ERR_ARG, "fewer brackets");
+    REFUSED(tui_expr_parse(deep, FIELDS, COUNT_OF(FIELDS), &x, e), ERR_ARG, "fewer ( and !");
     size_t n = 0;
     while (n + 12 < sizeof deep) n += (size_t)snprintf(deep + n, sizeof deep - n, "marked||");
     snprintf(deep + n, sizeof deep - n, "round");
@@ -85,8 +86,10 @@ static void settings_bind_keys_and_are_checked(void **state)
         { "\nbind origin q", "test: line 2: origin: the key q" },
         { "bind origin Dwon", "Dwon" }, { "set mouse maybe", "wanted on or off" }, { "set sound on", "found 'sound'" },
         { "bind origin a b c d", "found 4 keys" }, { "unbind x", "found 'unbind x'" },
+        { "bind quit", "quit: found no key" }, { "set mouse on off", "found 'set mouse on off'" },
     };
-    static const char GOOD[] = "# mine\n  bind origin O F5\nbind next-different n \"#\"\nset mouse on\nset color off\n\n";
+    static const char GOOD[] = "# mine\n  bind origin O F5\nbind next-different n \"#\"\nset mouse on # off: no\n"
+                               "set color off\n\n";
     tui_config c = { 0 };
     OK(tui_config_parse(GOOD, sizeof GOOD - 1, "test", &c, e));
     assert_true(c.mouse && c.no_color && !c.ascii);

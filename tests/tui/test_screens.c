@@ -211,12 +211,30 @@ static void keys_move_as_the_help_says(void **state)
     assert_has("o Enter g 1 Backspace 2 Esc", true, "Value  round 1");
     assert_has("m Down ' Up Up '", true, "no later marked line");
     assert_has("/zzz Enter", true, "no line has this text");
+    assert_has("Down /zzz Enter m", true, "no round is chosen");
+    assert_has("Down /zzz Enter c", true, "no round is chosen");
+    assert_has("Down /zzz Enter 2", true, "no values");
+    assert_has("Down /zzz Enter / Enter", true, "> =      0     3"); /* the cursor is where it was */
     assert_has("/origin Enter", true, "2 of 6 lines");
     assert_has("2 /attn Enter", true, "(filtered)");
     assert_has("2 n", true, "no later value differs");
     assert_has("3", true, "Value  round 0");
     assert_has("Enter n", false, "nothing differs");
     assert_has("n Enter /confidence Enter Enter", true, "NaN");
+    assert_has(":1/0 Enter 5 Down Down Down Down Down", true, "NaN"); /* a figure like others, not an unknown one */
+}
+
+static void an_export_says_whose_it_is_and_replaces_nothing(void **state)
+{
+    (void)state;
+    assert_has("o Enter x", true, "r1-s0.attn_out-B.npy_"); /* of the suspect, unless a pane is alone */
+    assert_has("o Enter Tab x Enter", true, "wrote r1-s0.attn_out-A.npy of A, native-packed: 2048 bytes");
+    assert_has("o Enter Tab x Enter", true, "r1-s0.attn_out-A.npy exists: wanted another name, or ");
+    assert_has("o Enter Tab x \"!\" Enter", true, "wrote r1-s0.attn_out-A.npy of A");
+    assert_has("o Enter Tab 2 x Clear \"p.npy\" Enter", true, "wrote p.npy of B, mirror");
+    assert_has("3 x Enter", false, "wrote r0-slot0-pos.npy, ");
+    assert_has("Down Enter x", true, "program-r0-slot3.csv_");
+    assert_has("x", true, "rounds.csv_");
 }
 
 /* What the screens say of the planted difference is taken from the tapes: another tape shows another screen. */
@@ -325,16 +343,16 @@ static void a_reference_opens_where_it_points(void **state)
     stage s;
     stage_open_on(&s, &arms_of[2], 80, 24, false);
     OK(tui_app_go(&s.app, "left.tape:1/-/s0.attn_out[4, 39]", e));
-    char *got = stage_text(&s), reference[256];
+    char *got = stage_text(&s), reference[TUI_REFERENCE_BYTES];
     assert_non_null(strstr(got, "[4, 39]"));
-    tui_reference(&s.app, reference, sizeof reference);
+    tui_reference(&s.app, reference);
     assert_string_equal(reference, "right.tape:1/-/s0.attn_out[4, 39]");
     free(got);
     REFUSED(tui_app_go(&s.app, "9", e), ERR_INPUT, "round 9 is not on the tape");
     REFUSED(tui_app_go(&s.app, "1/7", e), ERR_INPUT, "has no slot 7");
     REFUSED(tui_app_go(&s.app, "1/-/nothing", e), ERR_INPUT, "has no nothing");
     REFUSED(tui_app_go(&s.app, "1/-/s0.attn_out[10,0]", e), ERR_INPUT, "outside the value");
-    tui_reference(&s.app, reference, sizeof reference);
+    tui_reference(&s.app, reference);
     assert_string_equal(reference, "right.tape:1/-/s0.attn_out[4, 39]"); /* a refused one leads nowhere */
     stage_close(&s);
 }
@@ -345,16 +363,16 @@ static void a_click_moves_the_cursor_and_a_second_one_opens(void **state)
     stage s;
     stage_open_on(&s, &arms_of[2], 80, 24, false);
     int32_t y = s.app.list_y;
-    tui_app_click(&s.app, 10, y + 3);
+    tui_app_click(&s.app, y + 3);
     tui_app_draw(&s.app);
     assert_int_equal(s.app.at.request, 3);
-    tui_app_click(&s.app, 10, y + 1);
+    tui_app_click(&s.app, y + 1);
     tui_app_draw(&s.app);
     assert_int_equal(s.app.at.request, 1);
-    tui_app_click(&s.app, 10, 0);
-    tui_app_click(&s.app, 10, y + 15);
+    tui_app_click(&s.app, 0);
+    tui_app_click(&s.app, y + 15);
     assert_int_equal(s.app.at.request, 1);
-    tui_app_click(&s.app, 10, y + 1);
+    tui_app_click(&s.app, y + 1);
     assert_string_equal(tui_app_screen(&s.app)->title, "Program");
     stage_close(&s);
 }
@@ -387,6 +405,7 @@ int main(void)
         cmocka_unit_test(odd_tapes_are_the_golden_ones),
         cmocka_unit_test(the_first_origin_is_two_keys_away),
         cmocka_unit_test(keys_move_as_the_help_says),
+        cmocka_unit_test(an_export_says_whose_it_is_and_replaces_nothing),
         cmocka_unit_test(equal_tapes_show_no_origin),
         cmocka_unit_test(help_is_whole_on_the_smallest_usual_screen),
         cmocka_unit_test(every_size_and_key_draws_inside_the_canvas),
