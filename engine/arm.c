@@ -33,10 +33,10 @@ static const eng_arm ARMS[] = {
     ARM("native-hybrid-kx", FP4, BF16, BF16, false, FACTORISED, "kx", NO_KX, "as native-hybrid, register-fed experts"),
     ARM("native-hybrid-kx2", FP4, MIXED, BF16, false, FACTORISED, "kx2", NO_KX,
         "fused expert bank, FP8 dense where measured faster, else BF16"),
-    { "mirror", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", true, true, true, KRN_ACC_BLOCKED, NULL,
-      "reference: official values on one rank, fp32 in the official block order" },
-    { "mirror64", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", true, true, true, KRN_ACC_F64, NULL,
-      "reference: official values on one rank, exact products, float64 sums" },
+    { "mirror", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", true, true, true,
+      KRN_ACC_BLOCKED, NULL, "reference: official values on one rank, fp32 in the official block order" },
+    { "mirror64", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", true, true, true,
+      KRN_ACC_F64, NULL, "reference: official values on one rank, exact products, float64 sums" },
 };
 #undef ARM
 
@@ -175,7 +175,8 @@ err_code eng_options_parse(const eng_option_words *words, int64_t threads, eng_o
     o.backend = (eng_backend)backend;
     o.mode = (eng_mode)mode;
     o.acc = o.exl3_acc = (krn_acc)acc;
-    o.reps = (eng_reps){ o.arm->experts, o.arm->dense, head ? ENG_REP_EXL3 : ENG_REP_BF16 };
+    o.reps = eng_arm_reps(o.arm);
+    o.reps.head = head ? ENG_REP_EXL3 : ENG_REP_BF16;
     o.combine = (eng_combine)combine;
     o.comm = (eng_comm_kind)comm;
     o.threads = (int32_t)threads;

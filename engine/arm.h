@@ -19,8 +19,8 @@ typedef enum eng_rep { ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_REP_EXL3, ENG
  * policy, where base logits, term and sum are rounded to bf16 and many terms are kept so. */
 typedef enum eng_markov { ENG_MARKOV_FACTORISED, ENG_MARKOV_HOT, ENG_MARKOV_CACHE } eng_markov;
 
-/* How the parts of the weights are held, so which tensors of the checkpoint are read, and the roundings that follow from it.
- * MXFP4, FP8 and MIXED are the official bytes; so is what has no EXL3 form (wo_a). All zero: official. */
+/* How the parts of the weights are held, so which tensors of the checkpoint are read, and what is rounded with them. MXFP4,
+ * FP8 and MIXED are the official bytes; so is what has no EXL3 form (wo_a). All zero: official. */
 typedef struct eng_reps { eng_rep experts, dense, head; eng_markov markov; } eng_reps;
 /* A kind of weight is held in EXL3: its product takes rows without QDQ. */
 bool eng_reps_exl3(const eng_reps *r, eng_wid id);

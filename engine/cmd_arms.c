@@ -7,9 +7,9 @@ static err_code print_json(const eng_arm *a, err *e)
 {
     json_t *j = json_pack("{s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:b,s:b,s:s?,s:s}", "schema", CMD_SCHEMA, "name", a->name,
                           "experts", eng_rep_name(a->experts), "dense", eng_rep_name(a->dense), "head",
-                          eng_rep_name(a->head), "markov", eng_markov_name(a->markov), "kernels", a->kernels, "acc", eng_acc_name(a->acc),
-                          "unsharded", a->unsharded, "runs_here", a->missing == NULL, "missing", a->missing, "summary",
-                          a->summary);
+                          eng_rep_name(a->head), "markov", eng_markov_name(a->markov), "kernels", a->kernels, "acc",
+                          eng_acc_name(a->acc), "unsharded", a->unsharded, "runs_here", a->missing == NULL, "missing",
+                          a->missing, "summary", a->summary);
     err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "no memory for an arm");
     json_decref(j);
     return rc;

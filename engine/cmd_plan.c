@@ -67,7 +67,8 @@ static err_code plan_make(const char *model, plan *p, err *e)
     TRY(eng_config_read(model, &p->config, e));
     for (int32_t r = 0; r < p->wanted.n_ranks; r++)
         TRY(eng_footprint_of(&p->config, p->arm, &p->wanted, r, &p->rank[r], e));
-    const eng_reps reps = { p->arm->experts, p->arm->dense, p->wanted.head_exl3 ? ENG_REP_EXL3 : p->arm->head };
+    eng_reps reps = eng_arm_reps(p->arm);
+    if (p->wanted.head_exl3) reps.head = ENG_REP_EXL3;
     TRY(eng_program_make(&p->config, ENG_STEP_INSERT, p->wanted.n_ranks, p->combine, &reps, &p->program[0], e));
     return eng_program_make(&p->config, ENG_STEP_DRAFT, p->wanted.n_ranks, p->combine, &reps, &p->program[1], e);
 }

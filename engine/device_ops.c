@@ -274,8 +274,8 @@ static err_code meet_markov(run *r, const eng_op *op, krn_stream s, err *e)
             const krn_weight *embed = weight(k, op, 0), *head = weight(k, op, 1);
             TRY(krn_markov_step(in(r, k, op, 0), embed->data, head->data, embed->n, c->markov_rank, head->n,
                                 eng_cut_range(c, ENG_W_HEAD, k->rank, d->n_ranks).first, batch(r), c->block, n_out(r), i,
-                                in(r, k, op, 1), d->best[(i + 1) % 2], d->n_ranks, k->markov.table, out(r, k, op, 1), out(r, k, op, 0),
-                                best + k->rank * n_best, s, e));
+                                in(r, k, op, 1), d->best[(i + 1) % 2], d->n_ranks, k->markov.table, out(r, k, op, 1),
+                                out(r, k, op, 0), best + k->rank * n_best, s, e));
         }
         if (d->n_ranks > 1) TRY(eng_device_comm_gather(d->comm, best, (uint64_t)n_best * sizeof *best, s, e));
     }

@@ -3,12 +3,13 @@
 #include "base/cli.h"
 #include "base/mem.h"
 #include "engine/fault_run.h"
+#include "engine/misread.h"
 
 #define X(name, text) text,
 static const char *const CAUSE_NAMES[ENG_CAUSE_COUNT] = { ENG_CAUSE_LIST(X) };
 #undef X
 static const eng_fault_table *const TABLES[] = { &ENG_FAULTS_VALUES, &ENG_FAULTS_WEIGHTS, &ENG_FAULTS_OPS,
-                                                 &ENG_FAULTS_ATTENTION, &ENG_FAULTS_EXPERTS };
+                                                 &ENG_FAULTS_ATTENTION, &ENG_FAULTS_EXPERTS, &ENG_FAULTS_EXL3 };
 static const char *const STEP_NAMES[] = { "insert", "draft" };
 
 const char *eng_cause_name(eng_cause c) { return c < ENG_CAUSE_COUNT ? CAUSE_NAMES[c] : "?"; }
@@ -54,6 +55,22 @@ static int32_t own_pre(const eng_program *p, int32_t i)
     return p->op[at].out[0];
 }
 
+/* What is needed of an EXL3 weight, by its last rank's slice. */
+static bool exl3_fits(const eng_op *op, const eng_config *c, const eng_options *o, uint32_t needs)
+{
+    if (!op->n_weights || !eng_reps_exl3(&o->reps, op->weight[0])) return false;
+    const eng_wid id = op->weight[0];
+    const eng_cut cut = eng_wkind_of(id)->cut;
+    const eng_range slice = eng_cut_range(c, id, o->n_ranks - 1, o->n_ranks);
+    int32_t n, k;
+    eng_wid_shape(c, id, &n, &k);
+    const eng_range outputs = cut == ENG_CUT_COLS ? (eng_range){ 0, n } : slice;
+    const int32_t first_block = outputs.first / FMT_EXL3_BLOCK;
+    const bool two_blocks = (outputs.first + outputs.count - 1) / FMT_EXL3_BLOCK > first_block;
+    return (two_blocks || !(needs & ENG_NEED_TWO_BLOCKS)) &&
+           ((cut != ENG_CUT_NONE && slice.first >= FMT_EXL3_BLOCK) || !(needs & ENG_NEED_LATE_SLICE));
+}
+
 bool eng_fault_applies(const eng_fault_kind *k, const eng_program *p, int32_t i, const eng_options *o)
 {
     const eng_op *op = &p->op[i];
@@ -69,7 +86,9 @@ bool eng_fault_applies(const eng_fault_kind *k, const eng_program *p, int32_t i,
     const uint32_t of_weight = ENG_NEED_QUANTISED | ENG_NEED_FP8 | ENG_NEED_FP4;
     if (k->needs & of_weight && (!op->n_weights || !packed(op, &o->reps, k->needs)))
         return false;
-    if (k->needs & ENG_WEIGHT && op->n_weights && eng_reps_exl3(&o->reps, op->weight[0])) return false; /* no rows to copy */
+    /* EXL3 has no rows of codes that a copy could change. */
+    if (k->needs & ENG_WEIGHT && op->n_weights && eng_reps_exl3(&o->reps, op->weight[0])) return false;
+    if (k->needs & ENG_NEED_EXL3 && !exl3_fits(op, &p->config, o, k->needs)) return false;
     if (k->needs & ENG_NEED_STAGES && (op->stage < 0 || p->config.n_stages < 2 || !op->n_weights)) return false;
     if (k->needs & ENG_NEED_DRAFT && p->step != ENG_STEP_DRAFT) return false;
     if (k->needs & ENG_NEED_ROUTED && op->n_in < 3) return false;
@@ -268,8 +287,7 @@ eng_config *eng_fault_take_config(eng_fault_run *f, eng_step *s)
     return &f->program.config;
 }
 
-/* Which expert's weight: that of the first chosen row's first pick. -1: the op has no experts. */
-static int32_t expert_of(const eng_fault_run *f, const eng_step *s, const eng_op *op)
+int32_t eng_fault_expert(const eng_fault_run *f, const eng_step *s, const eng_op *op)
 {
     if (op->kind != ENG_OP_EXPERTS_UP && op->kind != ENG_OP_EXPERTS_DOWN) return -1;
     eng_fault_value ids = eng_fault_value_of(f, s, op->in[1]);
@@ -278,7 +296,7 @@ static int32_t expert_of(const eng_fault_run *f, const eng_step *s, const eng_op
 
 const krn_weight *eng_fault_weight(const eng_fault_run *f, const eng_step *s, const eng_op *op)
 {
-    return eng_rank_weight(s->weights, op->weight[0], op->stage, expert_of(f, s, op));
+    return eng_rank_weight(s->weights, op->weight[0], op->stage, eng_fault_expert(f, s, op));
 }
 
 void eng_fault_set_weight(eng_fault_run *f, const eng_step *s, const eng_op *op, krn_weight w)
@@ -535,6 +553,10 @@ static err_code take_room(eng_fault_run *f, const eng_step *s, const eng_op *op,
         f->scale = mem_alloc_aligned((size_t)scale_rows(w) + 1, (size_t)w->k / FMT_QDQ_GROUP + 1);
         if (!f->data || !f->scale) return no_memory(f->fault, e);
         if (wide < (size_t)w->k) wide = (size_t)w->k;
+    }
+    if (f->fault->kind->needs & ENG_NEED_EXL3) {
+        const krn_weight *w = eng_rank_weight(s->weights, op->weight[0], op->stage, 0);
+        if (!(f->data = mem_alloc_aligned(eng_misread_bytes(w), 1))) return no_memory(f->fault, e);
     }
     return (f->wide = mem_alloc_aligned(wide, sizeof *f->wide)) ? ERR_OK : no_memory(f->fault, e);
 }

@@ -17,7 +17,8 @@
 #define ENG_CAUSE_LIST(X)                                                                                            \
     X(FUNCTION, "wrong function") X(ORDER, "order noise") X(ROUNDING_MISSING, "missing rounding")                    \
     X(ROUNDING_EXTRA, "extra rounding") X(SCALE_BYTE, "scale byte") X(SCALE_ORDER, "scale order")                    \
-    X(NIBBLE_ORDER, "nibble order") X(E8M0_EDGE, "E8M0 0 or 255") X(FP16_RANGE, "fp16 range") X(STALE, "stale")      \
+    X(NIBBLE_ORDER, "nibble order") X(E8M0_EDGE, "E8M0 0 or 255") X(MISREAD, "weight misread")                       \
+    X(FP16_RANGE, "fp16 range") X(STALE, "stale")                                                                    \
     X(UNWRITTEN, "unwritten") X(PADDING_LEAK, "padding leak") X(PERMUTATION, "permutation") X(ROW_SWAP, "row swap")  \
     X(HEAD_SWAP, "head swap") X(SLOT_SWAP, "slot swap") X(RING_ROTATION, "ring rotation")                            \
     X(POSITION, "position off by one") X(TIE_FLIP, "tie flip") X(RANK_DISAGREEMENT, "rank disagreement")             \

@@ -31,6 +31,9 @@ enum {
     ENG_RERUNS = 1 << 14,       /* runs the op again */
     ENG_WEIGHT = 1 << 15,       /* changes a copy of the first weight */
     ENG_HELD = 1 << 16,         /* wants what the outputs' buffers held before the op */
+    ENG_NEED_EXL3 = 1 << 17,    /* the first weight is EXL3; data has room for what engine/misread.h makes of it */
+    ENG_NEED_TWO_BLOCKS = 1 << 18, /* ... and its last rank's outputs lie in several blocks */
+    ENG_NEED_LATE_SLICE = 1 << 19, /* ... and its last rank's slice begins after the first block */
 };
 
 enum { ENG_FAULT_PADDING = 64 }; /* rows that f->ring has room for beyond the window */
@@ -52,7 +55,7 @@ struct eng_fault_run {
     const bf16 *ring_before_of[ENG_BATCH_MAX]; /* where those lie */
     float *wide;                  /* [elements of the first output, or columns of the weight] */
     bool wide_valid;              /* the next op's norm takes wide */
-    uint8_t *data, *scale;        /* ENG_WEIGHT: a dense copy */
+    uint8_t *data, *scale;        /* ENG_WEIGHT: a dense copy. ENG_NEED_EXL3: data alone */
     krn_weight *view, view_true;  /* the view that was replaced; NULL: none */
     eng_program program;          /* to change */
 };
@@ -78,6 +81,8 @@ krn_weight *eng_fault_take_weight(eng_fault_run *f, eng_step *s, const eng_op *o
 /* Replaces the view of the op's first weight. */
 void eng_fault_set_weight(eng_fault_run *f, const eng_step *s, const eng_op *op, krn_weight w);
 const krn_weight *eng_fault_weight(const eng_fault_run *f, const eng_step *s, const eng_op *op);
+/* Whose weight that is: that of the first chosen row's first pick. -1: the op has no experts. */
+int32_t eng_fault_expert(const eng_fault_run *f, const eng_step *s, const eng_op *op);
 /* A copy of the ring of batch entry b at the op's stage to change, used by the next rerun; its rows that are written. */
 bf16 *eng_fault_take_ring(eng_fault_run *f, eng_step *s, const eng_op *op, int32_t b, int32_t *n_rows);
 err_code eng_fault_rerun(eng_fault_run *f, eng_step *s, const eng_op *op, err *e) MUST_USE;
@@ -88,6 +93,6 @@ void eng_fault_wide(eng_fault_run *f, const eng_step *s, const eng_op *op);
 
 typedef struct eng_fault_table { const eng_fault_kind *kind; size_t n; } eng_fault_table;
 extern const eng_fault_table ENG_FAULTS_VALUES, ENG_FAULTS_WEIGHTS, ENG_FAULTS_OPS, ENG_FAULTS_ATTENTION,
-                             ENG_FAULTS_EXPERTS;
+                             ENG_FAULTS_EXPERTS, ENG_FAULTS_EXL3;
 
 #endif

@@ -25,8 +25,8 @@ typedef struct eng_markov_table {
 /* The arm's rounding without any term kept: every step computes all. Bits as with a table. */
 void eng_markov_table_empty(eng_markov m, eng_markov_table *out);
 /* On the CPU, sums as acc. Ends with out->table pointing into *out, which must not move. ERR_NOMEM. */
-MUST_USE err_code eng_markov_table_open(const eng_rank_weights *w, const eng_config *c, eng_markov m, krn_acc acc, bool quiet,
-                                        eng_markov_table *out, err *e);
+MUST_USE err_code eng_markov_table_open(const eng_rank_weights *w, const eng_config *c, eng_markov m, krn_acc acc,
+                                        bool quiet, eng_markov_table *out, err *e);
 void eng_markov_table_close(eng_markov_table *t);
 
 #endif

@@ -78,7 +78,8 @@ typedef struct eng_program {
 } eng_program;
 
 /* Builds the program of a step. n_ranks and combine choose where all_reduce and round ops stand; reps where act_qdq ops
- * stand, since a product with an EXL3 weight takes its rows as they are, and how logits are rounded (NULL: official). Nothing else depends on them.
+ * stand, since a product with an EXL3 weight takes its rows as they are, and how logits are rounded (NULL: official).
+ * Nothing else depends on them.
  * ERR_NOMEM. */
 MUST_USE err_code eng_program_make(const eng_config *c, eng_step_kind step, int32_t n_ranks, eng_combine combine,
                                    const eng_reps *reps, eng_program **out, err *e);

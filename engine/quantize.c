@@ -346,9 +346,15 @@ static err_code make(run *r, const char *out, err *e)
     if (!names) return err_set(e, ERR_NOMEM, "no memory for a plan of %zu shards", r->n_shards);
     for (size_t i = 0; i < r->n_shards; i++) names[i] = r->shard[i].name;
     err_code rc = eng_delivery_begin(r->weights, out, names, r->n_shards, &r->delivery, e);
+    if (rc == ERR_OK) rc = look(r, &tiles, e);
+    if (rc == ERR_OK && tiles > 0) {
+        size_t n = 0;
+        for (size_t i = 0; i < r->n_shards; i++)
+            if (!r->shard[i].whole) names[n++] = r->shard[i].name;
+        rc = eng_delivery_replace(&r->delivery, names, n, e);
+    }
     free(names);
     if (rc != ERR_OK) return rc;
-    TRY(look(r, &tiles, e));
     r->start_ns = clock_ns();
     snprintf(r->what, sizeof r->what, "quantizing");
     progress_begin(&r->progress, r->what, tiles, r->o->quiet);

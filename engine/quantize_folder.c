@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/outfile.h"
@@ -87,6 +88,29 @@ err_code eng_delivery_has(const char *path, const fmt_safetensors_decl *decl, si
     if (rc != ERR_OK) return rc;
     return err_set(e, ERR_ARG, "%s: was made of another model or with other parameters: wanted the same ones, another "
                                "folder, or --force to replace it", path);
+}
+
+err_code eng_delivery_replace(const eng_delivery *d, const char *const *shard, size_t n_shards, err *e)
+{
+    const fmt_checkpoint *files = eng_weights_files(d->weights);
+    if (!d->beside) {
+        char path[ENG_DELIVERY_PATH];
+        TRY(eng_delivery_path(d, INDEX, path, e));
+        if (unlink(path) == 0 || errno == ENOENT) return ERR_OK;
+        return err_set(e, ERR_IO, "%s: cannot be replaced: %s", path, strerror(errno));
+    }
+    fmt_checkpoint_place *old = mem_alloc(fmt_checkpoint_count(files), sizeof *old);
+    size_t n = 0;
+    if (!old) return err_set(e, ERR_NOMEM, "%s: no memory for its index", d->folder);
+    for (size_t i = 0; i < fmt_checkpoint_count(files); i++)
+        for (size_t k = 0; k < n_shards; k++) {
+            if (strcmp(fmt_checkpoint_shard_name(files, i), shard[k]) != 0) continue;
+            const fmt_safetensors_entry *x = fmt_checkpoint_at(files, i);
+            old[n++] = (fmt_checkpoint_place){ x->name, shard[k], x->bytes };
+        }
+    err_code rc = fmt_checkpoint_index_drop(d->folder, old, n, e);
+    free(old);
+    return rc;
 }
 
 err_code eng_delivery_source(const eng_weights *w, const char (*name)[ENG_TENSOR_NAME], size_t n, char hex[FMT_SHA256_HEX],

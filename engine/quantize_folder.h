@@ -24,6 +24,10 @@ MUST_USE err_code eng_delivery_begin(const eng_weights *weights, const char *fol
 MUST_USE err_code eng_delivery_has(const char *path, const fmt_safetensors_decl *decl, size_t n, const json_t *metadata,
                                    bool force, bool *has, err *e);
 
+/* Before these shards are written anew: no index names their old tensors any more. One of another folder than the model's
+ * goes altogether: it says that the folder is whole. */
+MUST_USE err_code eng_delivery_replace(const eng_delivery *d, const char *const *shard, size_t n_shards, err *e);
+
 /* sha256 over the lines "name sha256\n" of stored tensors of the model. */
 MUST_USE err_code eng_delivery_source(const eng_weights *w, const char (*name)[ENG_TENSOR_NAME], size_t n,
                                       char hex[FMT_SHA256_HEX], err *e);

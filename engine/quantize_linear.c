@@ -300,6 +300,7 @@ err_code eng_exl3_quantize(const krn_weight *w, krn_exl3_code code, eng_exl3_sig
 {
     work k = { .in = padded(w->k), .out = padded(w->n) };
     const size_t n = (size_t)k.in * (size_t)k.out;
+    const double target_rms = (double)BEST_RMS[code.bits] * CODEBOOK_RMS[code.codebook];
     *out = (eng_exl3_linear){ .in = k.in, .out = k.out };
     job q = { &k, code, encoder, NULL, done, ctx, out };
     k.w = mem_alloc_aligned(n, sizeof *k.w);
@@ -315,8 +316,14 @@ err_code eng_exl3_quantize(const krn_weight *w, krn_exl3_code code, eng_exl3_sig
     }
     decode(&k, w);
     scale_outputs(&k, w->n, w->k, signs.out);
-    turn(&k, (double)BEST_RMS[code.bits] * CODEBOOK_RMS[code.codebook], signs.in);
+    turn(&k, target_rms, signs.in);
     out->weight2 = sum_of_squares(&k);
+    /* Each weight is about target_rms by now, or less; more only where a scale was cut off. NaN: a transform overflowed. */
+    if (!(out->weight2 <= 2 * (double)n * target_rms * target_rms)) {
+        rc = err_set(e, ERR_INPUT, "the weights are too large for fp16 scales: wanted an RMS below %.0e",
+                     (double)SCALE_MAX * SCALE_MAX);
+        goto out;
+    }
     rc = hessian ? encode_with(&q, hessian, e) : encode_alone(&q, e);
 out:
     if (rc != ERR_OK) eng_exl3_linear_fini(out);

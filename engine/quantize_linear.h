@@ -35,7 +35,8 @@ typedef err_code (*eng_exl3_tiles_done)(void *ctx, int64_t tiles, err *e);
 
 /* w: an official weight, finite. hessian NULL: every tile alone. Else LDLQ: from the last 16 inputs to the first, each
  * taking over what the ones after it got wrong. hessian is for w's inputs and signs.in. Memory: 4 bytes a weight, with a
- * Hessian 8. ERR_NOMEM, ERR_DEVICE, done's. *out is empty on error; eng_exl3_linear_fini after success. */
+ * Hessian 8. ERR_INPUT: weights of about 2^27 and more. ERR_NOMEM, ERR_DEVICE, done's. *out is empty on error;
+ * eng_exl3_linear_fini after success. */
 MUST_USE err_code eng_exl3_quantize(const krn_weight *w, krn_exl3_code code, eng_exl3_signs signs, eng_encoder *encoder,
                                     const eng_hessian *hessian, eng_exl3_tiles_done done, void *ctx, eng_exl3_linear *out,
                                     err *e);

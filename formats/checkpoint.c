@@ -217,19 +217,39 @@ static err_code take_all(fmt_checkpoint *c, err *e)
 
 /* ---- extending an index ---- */
 
-/* false: no memory. *changed: something was not there, or elsewhere. */
-static bool index_put(json_t *index, json_t *map, const fmt_checkpoint_place *place, size_t n, bool *changed)
+/* What one call does to the entries; *total is what all tensors have. false: no memory. */
+typedef bool index_edit(json_t *map, const fmt_checkpoint_place *place, size_t n, json_int_t *total, bool *changed);
+
+static bool index_add(json_t *map, const fmt_checkpoint_place *place, size_t n, json_int_t *total, bool *changed)
 {
-    json_int_t total = json_integer_value(json_object_get(json_object_get(index, "metadata"), "total_size"));
-    *changed = false;
     for (size_t i = 0; i < n; i++) {
         const char *there = json_string_value(json_object_get(map, place[i].name));
         if (there && strcmp(there, place[i].shard) == 0) continue;
-        if (!there) total += (json_int_t)place[i].bytes;
+        if (!there) *total += (json_int_t)place[i].bytes;
         if (json_object_set_new(map, place[i].name, json_string(place[i].shard)) != 0) return false;
         *changed = true;
     }
+    return true;
+}
+
+static bool index_drop(json_t *map, const fmt_checkpoint_place *place, size_t n, json_int_t *total, bool *changed)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *there = json_string_value(json_object_get(map, place[i].name));
+        if (!there || strcmp(there, place[i].shard) != 0) continue;
+        *total -= (json_int_t)place[i].bytes;
+        json_object_del(map, place[i].name);
+        *changed = true;
+    }
+    return true;
+}
+
+static bool index_run(json_t *index, json_t *map, index_edit *edit, const fmt_checkpoint_place *place, size_t n,
+                      bool *changed)
+{
     json_t *metadata = json_object_get(index, "metadata");
+    json_int_t total = json_integer_value(json_object_get(metadata, "total_size"));
+    if (!edit(map, place, n, &total, changed)) return false;
     if (!json_is_object(metadata)) {
         metadata = json_object();
         if (json_object_set_new(index, "metadata", metadata) != 0) return false;
@@ -237,7 +257,8 @@ static bool index_put(json_t *index, json_t *map, const fmt_checkpoint_place *pl
     return json_object_set_new(metadata, "total_size", json_integer(total)) == 0;
 }
 
-err_code fmt_checkpoint_index_add(const char *folder, const fmt_checkpoint_place *place, size_t n, bool create, err *e)
+static err_code edit_index(const char *folder, index_edit *edit, const fmt_checkpoint_place *place, size_t n, bool create,
+                           err *e)
 {
     struct stat st;
     err_code rc = ERR_OK;
@@ -254,7 +275,7 @@ err_code fmt_checkpoint_index_add(const char *folder, const fmt_checkpoint_place
     json_t *map = json_object_get(index, "weight_map");
     if (!json_is_object(map))
         rc = err_set(e, ERR_FORMAT, "%s: found no object \"weight_map\", wanted tensor names with their shards", path);
-    else if (!index_put(index, map, place, n, &changed))
+    else if (!index_run(index, map, edit, place, n, &changed))
         rc = err_set(e, ERR_NOMEM, "%s: no memory for it", path);
     else if (changed)
         rc = fmt_json_write(path, index, e);
@@ -262,6 +283,16 @@ out:
     json_decref(index);
     free(path);
     return rc;
+}
+
+err_code fmt_checkpoint_index_add(const char *folder, const fmt_checkpoint_place *place, size_t n, bool create, err *e)
+{
+    return edit_index(folder, index_add, place, n, create, e);
+}
+
+err_code fmt_checkpoint_index_drop(const char *folder, const fmt_checkpoint_place *place, size_t n, err *e)
+{
+    return edit_index(folder, index_drop, place, n, false, e);
 }
 
 /* ---- public ---- */

@@ -58,6 +58,8 @@ typedef struct fmt_checkpoint_place {
 } fmt_checkpoint_place;
 MUST_USE err_code fmt_checkpoint_index_add(const char *folder, const fmt_checkpoint_place *place, size_t n, bool create,
                                            err *e);
+/* The other way: takes out those of the names that the index, if there is one, has in that shard. */
+MUST_USE err_code fmt_checkpoint_index_drop(const char *folder, const fmt_checkpoint_place *place, size_t n, err *e);
 
 /* Streaming writer: the table of names is declared first, then data goes out in table order, in any pieces.
  * The file appears under its name only on close. */

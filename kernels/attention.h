@@ -36,6 +36,9 @@
  *             sqrt(sum (ds p v)^2) / l: the scores' errors, which do not know of each other
  *             |o| * (sqrt(sum (ds p)^2) / l + c): those of l
  *           worst: n u for 6u sqrt(n), and sums for the roots of squares
+ *           sharp: sums of q*k and p*v by KRN_RULE_SHARP; a pb is its neighbour on one side, where p lies within the root
+ *             of squares of two errors of the tie: its score's and the largest score's, with 2u sqrt(head_dim) sqrt(S^2 +
+ *             Q / 2) for b, six deviations
  * Graph     krn_attention: one launch on stream, no sync, no allocation, no host read; all pointers are device memory.
  *           window <= KRN_ATTENTION_WINDOW_MAX. ERR_ARG for shapes outside the contract, ERR_DEVICE for a refused launch
  * Aliasing  o may be q; no other overlap
@@ -67,7 +70,7 @@ MUST_USE err_code krn_attention(const bf16 *q, const bf16 *rings, int64_t ring_s
 
 /* krn_attention_bound - one head of one row before R6: Bound. q [head_dim], keys as krn_attention_ref's, sink and scale the
  * head's; o [head_dim]. room: for KRN_ATTENTION_BOUND_ROOM(n_ring + n_block, head_dim) numbers. */
-#define KRN_ATTENTION_BOUND_ROOM(n_keys, head_dim) (2 * (size_t)(n_keys) + (size_t)(head_dim))
+#define KRN_ATTENTION_BOUND_ROOM(n_keys, head_dim) (3 * ((size_t)(n_keys) + (size_t)(head_dim)))
 void krn_attention_bound(const bf16 *q, const bf16 *ring, int32_t n_ring, const bf16 *block_kv, int32_t n_block, float sink,
                          float scale, int32_t head_dim, krn_rule rule, double *room, krn_span *o);
 

@@ -1,8 +1,23 @@
 /* Bounds: where a value may lie before its last rounding, from inputs that are known or bounded themselves.
  *
- * An f32 sum of n exact products, in any order, also cut between ranks whose sums are added in f32, lies within
- * krn_sum_slack(rule, n) * sum |products| of the exact sum. KRN_RULE_PARITY is what rounding errors of mixed signs reach,
- * with room: a typical sum stays below a hundredth of it. KRN_RULE_WORST is what no order can exceed.
+ * An f32 sum S of n exact products p, in some order, also cut between ranks whose sums are added in f32, lies within
+ * krn_sum_reach of the exact sum. With A = sum |p|, Q = sum p^2, u = 2^-24:
+ *   KRN_RULE_PARITY  6 u sqrt(n) A: what rounding errors of mixed signs reach, with room: a typical sum stays below a
+ *                    hundredth of it
+ *   KRN_RULE_WORST   n u A: what no order can exceed
+ *   KRN_RULE_SHARP   6 u sqrt(n) min(A, sqrt(Q) + |S|): what orders reach that were chosen without a look at the products.
+ *                    An add is off by u times its partial sum t at most, by u t / sqrt(3) as a deviation, of either sign.
+ *                    In such an order t is a share of S and a random walk of p that has come back at the end: the mean of
+ *                    t^2 after i of n is (i/n)^2 S^2 + i (n-i) / n^2 Q at most, which n adds make n (S^2 / 3 + Q / 6), one
+ *                    deviation of the sum u sqrt(n) (|S| + sqrt(Q)) / 3 at most. Six of these are two parts of the six that
+ *                    the bound has; the rest is room for hardware that cuts instead of rounding, and for walks that wander
+ *                    further. A grows as n, sqrt(Q) as sqrt(n): parity's bound of a long row is several bf16 ulps of S wide
+ *                    where S is small.
+ *                    Not covered: products that rise, fall or change their sign with the index, in an order along it. Their
+ *                    partial sums go far beyond sqrt(Q) + |S|, and an honest sum may be outside. So what is outside here
+ *                    and inside by KRN_RULE_PARITY is a hint, no proof.
+ * The rules differ in sums of mixed signs alone: sums of positive terms (norms, softmax, weights of the gate) have A = S,
+ * and what is bounded by a stated number of ulps is so by every rule.
  * Every primitive whose result depends on an order of sums, or on an elementary function, has a krn_OP_bound beside its
  * twin (kernels/OP_bound.c): the Bound of its contract as code. It works in double, and its own errors are not counted.
  * A bounded input x stands for all values in [x.lo, x.hi]: the result holds what each of them gives. */
@@ -11,7 +26,7 @@
 
 #include "kernels/kernels.h"
 
-typedef enum krn_rule { KRN_RULE_PARITY, KRN_RULE_WORST } krn_rule;
+typedef enum krn_rule { KRN_RULE_PARITY, KRN_RULE_WORST, KRN_RULE_SHARP } krn_rule;
 
 /* All numbers from lo to hi; a NaN in either holds none. */
 typedef struct krn_span { double lo, hi; } krn_span;
@@ -23,6 +38,11 @@ typedef struct krn_span { double lo, hi; } krn_span;
 static inline double krn_sum_slack(krn_rule rule, int64_t n)
 {
     return rule == KRN_RULE_WORST ? (double)n * KRN_U : 6 * KRN_U * sqrt((double)n);
+}
+/* How far a sum of n products may lie from its exact one. size: sum |p|; square: sum p^2, looked at by KRN_RULE_SHARP. */
+static inline double krn_sum_reach(krn_rule rule, int64_t n, double sum, double size, double square)
+{
+    return krn_sum_slack(rule, n) * (rule == KRN_RULE_SHARP ? fmin(size, sqrt(square) + fabs(sum)) : size);
 }
 
 static inline krn_span krn_span_point(double v) { return (krn_span){ v, v }; }

@@ -5,7 +5,7 @@
  * Rounding  R1 blocked: f32 adds of exact products; F64: double, rounded to f32 once
  * Order     lanes16 over the joined row of dim + rank elements: element i of it belongs to lane i % 16
  * Match     CUDA: inside Bound
- * Bound     parity's of a dot product: 6 * 2^-24 * sqrt(dim + rank) * sum |x * w|
+ * Bound     parity's of a dot product: 6 * 2^-24 * sqrt(dim + rank) * sum |x * w|; the other rules' in kernels/bound.h
  * Threads   one */
 #ifndef KERNELS_CONFIDENCE_H
 #define KERNELS_CONFIDENCE_H

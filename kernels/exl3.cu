@@ -9,10 +9,11 @@
 
 enum {
     BLOCK = FMT_EXL3_BLOCK,
-    ROUNDS_MAX = 4,           /* blocks that a warp of the input transform keeps in registers */
+    ROUNDS_MAX = 8,           /* blocks that a warp of the input transform keeps in registers */
     INPUT_WARPS_MAX = 32,
     INPUT_BLOCKS_MAX = ROUNDS_MAX * INPUT_WARPS_MAX,
     OUTPUT_WARPS = 8,
+    AT_ONCE = 8,              /* partial sums that are on their way together */
 };
 static const uint64_t ALIGN = 256;
 
@@ -88,23 +89,20 @@ __global__ static void __launch_bounds__(INPUT_WARPS_MAX *KRN_WARP) input_kernel
     if (id < 0 || id >= j.n_experts) return;
     const bf16 *x = j.x + pick / j.per_row * j.ldx;
     const fp16 *suh = j.suh + ((int64_t)id * j.matrices + row % j.matrices) * j.suh_row;
-    uint16_t xs[ROUNDS_MAX][4], signs[ROUNDS_MAX][4];
     float z[ROUNDS_MAX][4];
     uint32_t most = 0;
     if (threadIdx.x == 0) largest = 0;
-#pragma unroll
-    for (int i = 0; i < ROUNDS_MAX; i++) { /* all are on their way before the first is waited for */
-        const int32_t block = i * n_warps + warp, first = block * BLOCK + 4 * lane;
-        if (block >= j.n_blocks) break;
-        load4(x, first - j.k0, j.k, xs[i]);
-        load4(suh + j.k0, first - j.k0, j.k, signs[i]);
-    }
+    exl3_let_next_begin();
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < ROUNDS_MAX; i++) {
-        if (i * n_warps + warp >= j.n_blocks) break;
+        const int32_t block = i * n_warps + warp, first = block * BLOCK + 4 * lane;
+        if (block >= j.n_blocks) break;
+        uint16_t xs[4], signs[4];
+        load4(x, first - j.k0, j.k, xs);
+        load4(suh + j.k0, first - j.k0, j.k, signs);
 #pragma unroll
-        for (int c = 0; c < 4; c++) z[i][c] = krn_f32_of(xs[i][c]) * f32_of(signs[i][c]);            /* R1 */
+        for (int c = 0; c < 4; c++) z[i][c] = krn_f32_of(xs[c]) * f32_of(signs[c]);                  /* R1 */
         butterfly(z[i]);                                                                             /* R2 */
 #pragma unroll
         for (int c = 0; c < 4; c++) {
@@ -151,6 +149,7 @@ __global__ static void __launch_bounds__(OUTPUT_WARPS *KRN_WARP) output_kernel(c
 {
     const int64_t unit = (int64_t)blockIdx.x * OUTPUT_WARPS + threadIdx.x / KRN_WARP;
     const int32_t pick = (int32_t)(unit / j.n_blocks), block = (int32_t)(unit % j.n_blocks), lane = threadIdx.x % KRN_WARP;
+    exl3_wait_for_previous();
     if (pick >= j.n_picks) return;
     const int32_t id = j.ids ? j.ids[pick] : 0;
     if (id < 0 || id >= j.n_experts) return;
@@ -161,12 +160,17 @@ __global__ static void __launch_bounds__(OUTPUT_WARPS *KRN_WARP) output_kernel(c
     const fp16 *svh = j.svh + (int64_t)id * j.n_blocks * BLOCK;
     uint16_t signs[4];
     load4(svh + j.n0, first - j.n0, j.n, signs);
-    float4 v = *(const float4 *)sums;
-    float q[4] = { v.x, v.y, v.z, v.w };
-#pragma unroll 16
-    for (int32_t i = 1; i < j.slices; i++) {                                                         /* R5 */
-        v = *(const float4 *)(sums + i * slice);
-        q[0] += v.x, q[1] += v.y, q[2] += v.z, q[3] += v.w;
+    float q[4] = { 0 };
+    for (int32_t i0 = 0; i0 < j.slices; i0 += AT_ONCE) {                                             /* R5 */
+        float4 v[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (i0 + i < j.slices) v[i] = *(const float4 *)(sums + (i0 + i) * slice);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i0 + i >= j.slices) break;
+            q[0] += v[i].x, q[1] += v[i].y, q[2] += v[i].z, q[3] += v[i].w;
+        }
     }
     butterfly(q);                                                                                    /* R6 */
     void *y = matrix ? j.y[1] : j.y[0];
@@ -192,7 +196,7 @@ static int32_t slices_linear(int32_t n, int32_t k)
     double best = 1e300;
     int32_t slices = 1;
     for (int32_t s = 1; s <= k_blocks; s++) {
-        double cost = s / k_blocks;
+        double cost = 2.5 * s / k_blocks;
         for (int large = 0; large < 2; large++) {
             const double rounds = blocks * s / ((large ? 132 : 82) * EXL3_QUADS);
             cost += ceil(rounds) / rounds / 2;
@@ -201,8 +205,11 @@ static int32_t slices_linear(int32_t n, int32_t k)
     }
     return slices;
 }
-/* An item of some 20 rows of tiles: how many experts will be used is not known. */
-static int32_t slices_experts(int32_t k) { return (int32_t)krn_blocks(blocks_of(k) * 8, 20); }
+/* An item of some 40 rows of tiles, but four slices at least: how many experts will be used is not known. */
+static int32_t slices_experts(int32_t k)
+{
+    return max((int32_t)krn_blocks(blocks_of(k) * 8, 40), min(4, blocks_of(k)));
+}
 
 /* ---- scratch ---- */
 
@@ -286,7 +293,7 @@ static err_code product(const char *op, int32_t bits, int32_t codebook, input_jo
     TRY(krn_launched(op, e));
     TRY(KERNELS[codebook]->sums(j, bits, card, s, e));
     const int64_t units = (int64_t)j.n_picks * j.n_blocks;
-    output_kernel<<<(unsigned)krn_blocks(units, OUTPUT_WARPS), OUTPUT_WARPS * KRN_WARP, 0, s>>>(out);
+    exl3_launch_early(output_kernel, out, krn_blocks(units, OUTPUT_WARPS), OUTPUT_WARPS * KRN_WARP, 0, card, s);
     return krn_launched(op, e);
 }
 

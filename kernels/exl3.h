@@ -28,15 +28,15 @@
  *           rounding to f32 before R8: the product with krn_weight_decode_f32's weight before it is rounded
  *           CUDA: see kernels/exl3.cu; depends on K, N, bits alone, never on T, the card or other rows
  * Match     A bit-equal everywhere. CUDA: y inside Bound of the same A
- * Bound     krn_linear_bound: R5 within krn_sum_slack(rule, n) * sum |A * Wq|, n inputs of the view's blocks; R6 adds the
- *           errors of a block's sums, by their squares in KRN_RULE_PARITY; R6 and R7 with their own roundings. A is the
+ * Bound     krn_linear_bound: R5 within krn_sum_reach of the products A * Wq, n inputs of the view's blocks; R6 adds the
+ *           errors of a block's sums, by their squares but in KRN_RULE_WORST; R6 and R7 with their own roundings. A is the
  *           twin's
  * Rows      each y[t] depends on x[t] and w alone
  * Aliasing  none; scratch overlaps nothing
  * Graph     three launches on stream, none where there are no rows; no sync, no allocation, no host read; dimensions depend
  *           on shapes and the card alone. Steps that may run at the same time need a scratch each. ERR_ARG for shapes
  *           outside the contract or a scratch too small, ERR_DEVICE
- * Limits    CUDA: T <= KRN_EXL3_ROWS_MAX, rows * picks <= KRN_EXL3_PICKS_MAX, K < 2^14; n and k of a bank are multiples
+ * Limits    CUDA: T <= KRN_EXL3_ROWS_MAX, rows * picks <= KRN_EXL3_PICKS_MAX, K < 2^15; n and k of a bank are multiples
  *           of 128 */
 #ifndef KERNELS_EXL3_H
 #define KERNELS_EXL3_H

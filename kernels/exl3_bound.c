@@ -32,17 +32,19 @@ static void butterfly(block_values *b, krn_rule rule)
         }
 }
 
-/* One row's outputs of a column of blocks, from the sums of R5 and the sizes of their products, in the order of a strip. */
-static void bound_row(const krn_linear_bound_job *job, int32_t column, int32_t exponent, const double sum[BLOCK],
-                      const double size[BLOCK], krn_rule rule)
+/* Of R5, in the order of a strip; square in KRN_RULE_SHARP alone. */
+typedef struct block_sums { _Alignas(64) double sum[BLOCK], size[BLOCK], square[BLOCK]; } block_sums;
+
+/* One row's outputs of a column of blocks. */
+static void bound_row(const krn_linear_bound_job *job, int32_t column, int32_t exponent, const block_sums *s, krn_rule rule)
 {
     const krn_weight *w = job->w;
-    const double slack = krn_sum_slack(rule, (int64_t)krn_exl3_blocks_k(w) * BLOCK);
+    const int64_t n = (int64_t)krn_exl3_blocks_k(w) * BLOCK;
     const double unit = ldexp((double)KRN_EXL3_NORM, exponent);
     block_values b;
     for (int c = 0; c < BLOCK; c++) {
-        const double off = slack * size[c];
-        b.v[krn_exl3_output(c)] = sum[c];
+        const double off = krn_sum_reach(rule, n, s->sum[c], s->size[c], s->square[c]);
+        b.v[krn_exl3_output(c)] = s->sum[c];
         b.off[krn_exl3_output(c)] = rule == KRN_RULE_WORST ? off : off * off;
     }
     butterfly(&b, rule);
@@ -69,13 +71,12 @@ static void bound_column(const krn_exl3_loops *l, const krn_linear_bound_job *jo
                          int32_t column, krn_rule rule)
 {
     const krn_weight *w = jobs[0].w;
-    _Alignas(64) double sum[ROWS][BLOCK], size[ROWS][BLOCK];
+    block_sums s[ROWS];
     int32_t wanted[ROWS], n = 0;
     for (int32_t j = 0; j < n_jobs; j++)
         if (wants(&jobs[j], column)) wanted[n++] = j;
     if (n == 0) return;
-    for (int32_t t = 0; t < n; t++)
-        for (int c = 0; c < BLOCK; c++) sum[t][c] = size[t][c] = 0;
+    memset(s, 0, (size_t)n * sizeof *s);
     const int32_t blocks = krn_exl3_blocks_k(w);
     for (int32_t b = 0; b < blocks; b++) {
         _Alignas(64) float a[ROWS][BLOCK];
@@ -83,10 +84,13 @@ static void bound_column(const krn_exl3_loops *l, const krn_linear_bound_job *jo
         for (int32_t i = 0; i < KRN_EXL3_STRIPS; i++) {
             _Alignas(64) krn_exl3_strip wq;
             krn_exl3_decode_strip(l, w, b * KRN_EXL3_STRIPS + i, column, wq);
-            for (int32_t t = 0; t < n; t++) l->add_size(wq, a[t] + i * TILE, sum[t], size[t]);
+            for (int32_t t = 0; t < n; t++) {
+                l->add_size(wq, a[t] + i * TILE, s[t].sum, s[t].size);
+                if (rule == KRN_RULE_SHARP) l->add_square(wq, a[t] + i * TILE, s[t].square);
+            }
         }
     }
-    for (int32_t t = 0; t < n; t++) bound_row(&jobs[wanted[t]], column, exponent[wanted[t]], sum[t], size[t], rule);
+    for (int32_t t = 0; t < n; t++) bound_row(&jobs[wanted[t]], column, exponent[wanted[t]], &s[t], rule);
 }
 
 void krn_exl3_bound(const krn_linear_bound_job *jobs, int32_t n_jobs, krn_rule rule)

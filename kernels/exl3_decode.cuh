@@ -4,8 +4,8 @@
  * 8 (l + 1) K. It takes the two or three words that hold them and shifts them down, so that the end is at the lowest bit:
  * from then on every state lies at the same place in all lanes, and is cut out with constant shifts.
  *
- * What a weight costs are instructions, not bytes: of eight weights about 12 to 17 of the logic unit, 16 to 20 of the
- * multipliers, 4 to 8 of half-precision arithmetic, 2 to 3 loads from shared memory. */
+ * What a weight costs are integer instructions, not bytes: for eight of them 11 to 17 that cut states out, 8 products and,
+ * for mul1, 8 sums of bytes. Beside them run 8 of half precision and 2 or 3 loads from shared memory. */
 #ifndef KERNELS_EXL3_DECODE_CUH
 #define KERNELS_EXL3_DECODE_CUH
 
@@ -17,10 +17,11 @@ enum { EXL3_WORDS_MAX = 3 };
 /* Words that a lane reads of a tile. */
 __host__ __device__ constexpr int exl3_words(int bits) { return bits <= 4 ? 2 : 3; }
 
-/* Where they are, in bytes: at[0] holds the end, at[1] is the word before it, circularly. */
+/* What a lane knows beforehand. at: where its words are, in bytes: the one with the end, the one before it, circularly. */
 template <int K> struct exl3_lane {
     uint32_t at[EXL3_WORDS_MAX];
-    uint32_t shift; /* bits of the last word after the end */
+    uint32_t shift;  /* bits of the last word after the end */
+    uint32_t factor; /* mul1's, in the high half. Made of what the compiler cannot know: it would set it for every use */
 
     __device__ __forceinline__ explicit exl3_lane(uint32_t lane)
     {
@@ -28,6 +29,8 @@ template <int K> struct exl3_lane {
         shift = last * 32 + 32 - end;
 #pragma unroll
         for (uint32_t i = 0; i < EXL3_WORDS_MAX; i++) at[i] = (last + 8 * K - i) % (8 * K) * 4;
+        asm volatile("mov.u32 %0, %%nsmid;" : "=r"(factor));
+        factor = 0x1eee0000 + (factor >> 31);
     }
 };
 
@@ -53,16 +56,21 @@ template <int K, int J> __device__ __forceinline__ uint32_t exl3_state(const uin
 }
 
 /* Two values, the first in the low half. */
-template <int CODEBOOK> __device__ __forceinline__ uint32_t exl3_values(uint32_t s0, uint32_t s1)
+template <int CODEBOOK> __device__ __forceinline__ uint32_t exl3_values(uint32_t s0, uint32_t s1, uint32_t factor_high)
 {
     uint32_t y;
     if (CODEBOOK == FMT_EXL3_MUL1) {
-        /* 1024 + the sum of the bytes, as the bits of an fp16. */
-        const uint32_t high = __dp4a(s1 * 0x83dcd12du, 0x01010101u, 0x6400u);
-        const uint32_t low = __dp4a(s0 * 0x83dcd12du, 0x01010101u, 0x6400u);
-        asm("fma.rn.f16x2 %0, %1, %2, %3;"
+        /* 1024 + the sum of the bytes, as the bits of an fp16. Each is made a value in its own half by a multiplication
+         * that leaves the other half as it is: the integer unit, which all is waiting for, need not pack them. */
+        const uint32_t b0 = __dp4a(s0 * 0x83dcd12du, 0x01010101u, 0x6400u);
+        const uint32_t b1 = __dp4a(s1 * 0x83dcd12du, 0x01010101u, 0x6400u);
+        asm("{\n\t.reg .b16 low, none;\n\t.reg .b32 twice, high;\n\t"
+            "mov.b32 {low, none}, %2;\n\tmov.b32 twice, {low, low};\n\t"
+            "fma.rn.f16x2 high, twice, %3, %5;\n\t"
+            "mov.b32 {low, none}, %1;\n\tmov.b32 twice, {low, low};\n\t"
+            "fma.rn.f16x2 %0, twice, %4, high;\n\t}"
             : "=r"(y)
-            : "r"(__byte_perm(low, high, 0x5410)), "r"(0x1eee1eeeu), "r"(0xc931c931u));
+            : "r"(b0), "r"(b1), "r"(factor_high), "r"(0x00001eeeu), "r"(0xc931c931u));
     } else {
         const uint32_t factor = CODEBOOK == FMT_EXL3_MCG ? 0xcbac1fedu : 89226354u;
         const uint32_t added = CODEBOOK == FMT_EXL3_MCG ? 0u : 64248484u;
@@ -85,10 +93,10 @@ __device__ __forceinline__ void exl3_decode(const uint8_t *tile, const exl3_lane
 {
     uint32_t window[EXL3_WORDS_MAX];
     exl3_take<K>(tile, lane, window);
-    pair[0] = exl3_values<CODEBOOK>(exl3_state<K, 0>(window), exl3_state<K, 1>(window));
-    pair[1] = exl3_values<CODEBOOK>(exl3_state<K, 2>(window), exl3_state<K, 3>(window));
-    pair[2] = exl3_values<CODEBOOK>(exl3_state<K, 4>(window), exl3_state<K, 5>(window));
-    pair[3] = exl3_values<CODEBOOK>(exl3_state<K, 6>(window), exl3_state<K, 7>(window));
+    pair[0] = exl3_values<CODEBOOK>(exl3_state<K, 0>(window), exl3_state<K, 1>(window), lane.factor);
+    pair[1] = exl3_values<CODEBOOK>(exl3_state<K, 2>(window), exl3_state<K, 3>(window), lane.factor);
+    pair[2] = exl3_values<CODEBOOK>(exl3_state<K, 4>(window), exl3_state<K, 5>(window), lane.factor);
+    pair[3] = exl3_values<CODEBOOK>(exl3_state<K, 6>(window), exl3_state<K, 7>(window), lane.factor);
 }
 
 #endif

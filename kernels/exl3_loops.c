@@ -173,6 +173,20 @@ static void add_size(krn_exl3_strip w, const float a[TILE], double sum[BLOCK], d
     }
 }
 
+static void add_square(krn_exl3_strip w, const float a[TILE], double square[BLOCK])
+{
+#pragma omp simd
+    for (int n = 0; n < BLOCK; n++) {
+        double s = square[n];
+#pragma GCC unroll 16
+        for (int k = 0; k < TILE; k++) {
+            const double product = (double)a[k] * (double)w[k][n];
+            s += product * product;
+        }
+        square[n] = s;
+    }
+}
+
 #if defined(KRN_SIMD_AVX512)
 #define LOOPS KRN_EXL3_AVX512
 #elif defined(KRN_SIMD_AVX2)
@@ -181,4 +195,4 @@ static void add_size(krn_exl3_strip w, const float a[TILE], double sum[BLOCK], d
 #define LOOPS KRN_EXL3_SCALAR
 #endif
 const krn_exl3_loops LOOPS = { decode,        input_f32, input_f64, round_fp16, butterfly_f32,
-                               butterfly_f64, add_f32,   add_f64,   add_size };
+                               butterfly_f64, add_f32,   add_f64,   add_size,   add_square };

@@ -34,6 +34,8 @@ typedef struct krn_exl3_loops {
     /* The same in double, and size[n] += |a[k] * w[k][n]|. */
     void (*add_size)(krn_exl3_strip w, const float a[FMT_EXL3_TILE], double sum[FMT_EXL3_BLOCK],
                      double size[FMT_EXL3_BLOCK]);
+    /* square[n] += (a[k] * w[k][n])^2, in double. */
+    void (*add_square)(krn_exl3_strip w, const float a[FMT_EXL3_TILE], double square[FMT_EXL3_BLOCK]);
 } krn_exl3_loops;
 
 extern const krn_exl3_loops KRN_EXL3_SCALAR;

@@ -50,7 +50,7 @@ __host__ __device__ constexpr int32_t exl3_place(int32_t i)
     return i % 8 / 2 * 8 + i / 16 * 4 + i % 16 / 8 * 2 + i % 2;
 }
 
-/* What a launch must know of the card. large: room for a longer ring, as on sm_90. */
+/* What a launch must know of the card. large: sm_90, with room for a longer ring. */
 struct exl3_card { int32_t n_sm; bool large; };
 
 /* The kernels of one codebook, which has a file of its own: the sums of a job, and the first `rows` rows of tiles of expert
@@ -60,6 +60,40 @@ struct exl3_kernels {
     err_code (*tiles)(const exl3_job &j, int32_t bits, int32_t rows, fp16 *wq, krn_stream s, err *e);
 };
 extern const exl3_kernels exl3_3inst, exl3_mcg, exl3_mul1;
+
+/* ---- launches that overlap ---- */
+
+/* The second and third launch of a product begin while the one before still runs, where the card can (sm_90): they find out
+ * what they have to do, and start on the weights, until they wait for what that one writes. */
+__device__ __forceinline__ void exl3_let_next_begin()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void exl3_wait_for_previous() /* is over, with all it waited for */
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* Refused launches are told by krn_launched. */
+template <typename JOB>
+static void exl3_launch_early(void (*kernel)(JOB), const JOB &j, int64_t blocks, int32_t threads, int32_t shared_bytes,
+                              exl3_card card, krn_stream s)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)blocks);
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = (size_t)shared_bytes;
+    config.stream = s;
+    config.attrs = &early;
+    config.numAttrs = card.large;
+    cudaLaunchKernelEx(&config, kernel, j);
+}
 
 /* ---- which rows, which expert ---- */
 
@@ -255,44 +289,36 @@ __device__ __forceinline__ void exl3_half(const uint8_t *tiles, const exl3_lane<
     }
 }
 
-/* Takes the lane's columns of A, of inputs ahead of a[t]'s. */
-template <int NT> __device__ __forceinline__ void exl3_load(uint4 b[NT], const fp16 *const a[NT], int32_t ahead)
-{
-#pragma unroll
-    for (int t = 0; t < NT; t++) b[t] = *(const uint4 *)(a[t] + ahead);
-}
-
-/* An item for the picks of a list, at most 8 NT. A comes out of L1, or of L2 to the first warp that wants it, which takes as
- * long as many tiles: it is on its way a whole stage ahead, where registers suffice. */
+/* An item for the picks of a list, at most 8 NT. A comes out of L1 or L2, half a stage ahead. */
 template <int K, int CODEBOOK, int NT>
-__device__ __forceinline__ void exl3_item_sums(const exl3_job &j, const exl3_quad &quad, const int16_t *list, int32_t rows,
-                                               exl3_stream<K> &stream, const uint8_t *ring, const exl3_lane<K> &lane)
+__device__ __forceinline__ void exl3_item_sums(const exl3_job &j, const exl3_quad &quad, const int16_t *list,
+                                               int32_t rows, exl3_stream<K> &stream, const uint8_t *ring,
+                                               const exl3_lane<K> &lane)
 {
-    constexpr bool EARLY = NT <= 2;
     const int32_t g = threadIdx.x % KRN_WARP / 4, q = threadIdx.x % 4, matrix = quad.block >= j.matrix_blocks;
     const fp16 *a[NT];
     float acc[2][NT][4] = {};
-    uint4 b[2][NT], next[2][NT];
+    uint4 b[2][NT];
 #pragma unroll
     for (int t = 0; t < NT; t++) {
         const int64_t row = (int64_t)list[min(8 * t + g, rows - 1)] * j.matrices + matrix;
         a[t] = j.a + (row * j.stages + quad.first(j)) * EXL3_STAGE_K + q * 8;
+        b[0][t] = *(const uint4 *)a[t];
     }
-    exl3_load<NT>(b[0], a, 0);
-    if (EARLY) exl3_load<NT>(b[1], a, 32);
 #pragma unroll 1
     for (int32_t left = quad.count(j); left > 0; left--) {
         const uint8_t *tiles = ring + stream.take();
-        if (!EARLY) exl3_load<NT>(b[1], a, 32);
-        else if (left > 1) exl3_load<NT>(next[0], a, EXL3_STAGE_K), exl3_load<NT>(next[1], a, EXL3_STAGE_K + 32);
-        exl3_half<K, CODEBOOK, NT>(tiles, lane, b[0], acc);
-        if (!EARLY && left > 1) exl3_load<NT>(b[0], a, EXL3_STAGE_K);
-        exl3_half<K, CODEBOOK, NT>(tiles + 4 * 32 * K, lane, b[1], acc);
 #pragma unroll
-        for (int t = 0; t < NT; t++) {
-            a[t] += EXL3_STAGE_K;
-            if (EARLY) b[0][t] = next[0][t], b[1][t] = next[1][t];
+        for (int t = 0; t < NT; t++) b[1][t] = *(const uint4 *)(a[t] + 32);
+        exl3_half<K, CODEBOOK, NT>(tiles, lane, b[0], acc);
+        if (left > 1) {
+#pragma unroll
+            for (int t = 0; t < NT; t++) {
+                a[t] += EXL3_STAGE_K;
+                b[0][t] = *(const uint4 *)a[t];
+            }
         }
+        exl3_half<K, CODEBOOK, NT>(tiles + 4 * 32 * K, lane, b[1], acc);
     }
     float *sums = j.sums + ((int64_t)quad.slice * j.n_picks * j.n_blocks + quad.block) * FMT_EXL3_BLOCK +
                   threadIdx.x / KRN_WARP % 4 * 32 + g;
@@ -313,12 +339,14 @@ __global__ static void __launch_bounds__(EXL3_THREADS, 1) exl3_sums_kernel(const
 {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ exl3_routing route;
+    exl3_let_next_begin();
     exl3_route(j, &route);
     uint8_t *ring = shared + threadIdx.x / KRN_WARP * exl3_ring_bytes(K);
     const exl3_lane<K> lane(threadIdx.x % KRN_WARP);
     const exl3_quad step(j, exl3_step());
     exl3_quad quad(j, exl3_start());
     exl3_stream<K> stream(j, route, quad, step, ring);
+    exl3_wait_for_previous();
     for (; quad.group < route.n_groups; quad.add(j, step)) {
         const exl3_group group = route.group[quad.group];
         const int16_t *list = route.pick + group.first;
@@ -361,7 +389,7 @@ template <int K, int CODEBOOK> static err_code exl3_sums_of(const exl3_job &j, e
         return err_set(e, ERR_DEVICE, "exl3: %d bytes of shared memory: %s", bytes, cudaGetErrorString(rc));
     const int64_t quads = (int64_t)j.n_picks * j.slices * j.n_blocks; /* at most: a group has a pick */
     const int64_t blocks = min((int64_t)card.n_sm, quads);
-    exl3_sums_kernel<K, CODEBOOK><<<(unsigned)blocks, EXL3_THREADS, bytes, s>>>(j);
+    exl3_launch_early(exl3_sums_kernel<K, CODEBOOK>, j, blocks, EXL3_THREADS, bytes, card, s);
     return krn_launched("exl3 sums", e);
 }
 template <int K, int CODEBOOK>

@@ -24,6 +24,26 @@ struct rpl_judge {
     kept_value kept;
 };
 
+static const struct { const char *name, *formula; krn_rule rule; } BOUND[RPL_BOUNDS] = {
+    [RPL_BOUND_DEFAULT] = { "default", "6 * 2^-24 * sqrt(n) * A", KRN_RULE_PARITY },
+    [RPL_BOUND_WORST] = { "worst", "n * 2^-24 * A", KRN_RULE_WORST },
+    [RPL_BOUND_SHARP] = { "sharp", "6 * 2^-24 * sqrt(n) * (sqrt(sum p^2) + |S|)", KRN_RULE_SHARP },
+};
+
+const char *rpl_bound_name(rpl_bound b) { return BOUND[b].name; }
+const char *rpl_bound_formula(rpl_bound b) { return BOUND[b].formula; }
+
+err_code rpl_bound_parse(const char *word, rpl_bound *out, err *e)
+{
+    *out = RPL_BOUND_DEFAULT;
+    for (int b = 0; b < RPL_BOUNDS; b++) {
+        if (word && strcmp(word, BOUND[b].name) != 0) continue;
+        *out = (rpl_bound)b;
+        return ERR_OK;
+    }
+    return err_set(e, ERR_ARG, "--bound: found '%s', wanted default, worst or sharp", word);
+}
+
 err_code rpl_judge_open(const eng_weights *w, rpl_bound bound, rpl_judge **out, err *e)
 {
     *out = NULL;
@@ -31,7 +51,7 @@ err_code rpl_judge_open(const eng_weights *w, rpl_bound bound, rpl_judge **out, 
     if (!j) return err_set(e, ERR_NOMEM, "judge: no memory");
     j->config = eng_weights_config(w);
     j->kept.value = -1;
-    err_code rc = rpl_chain_open(w, bound == RPL_BOUND_WORST ? KRN_RULE_WORST : KRN_RULE_PARITY, &j->chain, e);
+    err_code rc = rpl_chain_open(w, BOUND[bound].rule, &j->chain, e);
     if (rc != ERR_OK) {
         rpl_judge_close(j);
         return rc;

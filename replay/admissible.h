@@ -1,9 +1,10 @@
 /* The judge: is every element of a recorded value one that some order of fp32 sums gives from the recorded inputs?
  *
  * An fp32 sum of n exact products may come out anywhere in [S - d, S + d], S the exact sum, d = c * u * sqrt(n) * A with
- * A = sum |a * w|, u = 2^-24, c = 6 (RPL_BOUND_DEFAULT), or d = n * u * A (RPL_BOUND_WORST). Ops without long sums have the
- * bound of their contract (kernels/OP.h). Values between the recorded ones are carried as the interval of the values that
- * they may have had, each rounding point at its place. Each element is then
+ * A = sum |a * w|, u = 2^-24, c = 6 (RPL_BOUND_DEFAULT), or d = n * u * A (RPL_BOUND_WORST). RPL_BOUND_SHARP takes
+ * sqrt(sum (a * w)^2) + |S| for A where that is less: illegal by it alone is a hint, no proof (kernels/bound.h). Ops
+ * without long sums have the bound of their contract (kernels/OP.h). Values between the recorded ones are carried as the
+ * interval of the values that they may have had, each rounding point at its place. Each element is then
  *   equal    the bits of mirror64's own rounding
  *   flip     another value that some point of the interval rounds to
  *   illegal  no order of sums explains it; NaN against a number always is
@@ -15,7 +16,14 @@
 
 #include "replay/forced.h"
 
-typedef enum rpl_bound { RPL_BOUND_DEFAULT, RPL_BOUND_WORST } rpl_bound;
+typedef enum rpl_bound { RPL_BOUND_DEFAULT, RPL_BOUND_WORST, RPL_BOUND_SHARP, RPL_BOUNDS } rpl_bound;
+
+const char *rpl_bound_name(rpl_bound b);    /* "default", "worst", "sharp" */
+const char *rpl_bound_formula(rpl_bound b); /* for people: "n * 2^-24 * A" */
+/* word: an argument of --bound; NULL is the default. ERR_ARG. */
+MUST_USE err_code rpl_bound_parse(const char *word, rpl_bound *out, err *e);
+#define RPL_BOUND_HELP "default: 6 u sqrt(n) A of a sum; worst: n u A; sharp: 6 u sqrt(n) (sqrt(sum p^2) + |S|)"
+
 typedef enum rpl_element_class { RPL_EQUAL, RPL_FLIP, RPL_ILLEGAL, RPL_UNJUDGED } rpl_element_class;
 
 typedef struct rpl_verdict {

@@ -69,6 +69,7 @@ static err_code open_mix(job *j, int8_t *only_side, err *e)
     for (int k = 0; k < 2 && mirrors; k++) {
         const eng_option_words words = { .arm = k ? "mirror64" : "mirror" };
         TRY(eng_options_parse(&words, o->reference.threads, &mirror, e));
+        mirror.reps = o->reference.reps; /* they are mirrors of the same weights */
         mirror.combine = o->reference.combine;
         *(k ? &j->mirror64 : &j->mirror) = add_side(sides, &n, &mirror);
     }

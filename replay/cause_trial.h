@@ -81,5 +81,7 @@ MUST_USE err_code rpl_guess_values(rpl_trial *t, err *e);    /* cause_rerun.c: r
 MUST_USE err_code rpl_guess_ops(rpl_trial *t, err *e);       /* cause_ops.c: what ops compute */
 MUST_USE err_code rpl_guess_padding(rpl_trial *t, err *e);   /* ... and padding in groups of 32 */
 MUST_USE err_code rpl_guess_weights(rpl_trial *t, err *e);   /* cause_weight.c */
+/* cause_exl3.c: the first weight of op k, which is EXL3; expert -1: it has none. */
+MUST_USE err_code rpl_guess_exl3(rpl_trial *t, int32_t k, int32_t expert, err *e);
 
 #endif

@@ -149,7 +149,7 @@ static err_code guess_weight(rpl_trial *t, int32_t k, krn_weight *view, int32_t 
     const eng_cut cut = eng_wkind_of(op->weight[0])->cut;
     const bool quantised = view->format == KRN_W_FP8 || view->format == KRN_W_FP4;
     copy c = { 0 };
-    if (view->format == KRN_W_EXL3) return ERR_OK; /* its rows and scales are not rows and scales of the weight */
+    if (view->format == KRN_W_EXL3) return rpl_guess_exl3(t, k, expert, e); /* rows and scales of other kinds */
     err_code rc = take(&c, view) ? ERR_OK : err_set(e, ERR_NOMEM, "cause: no memory");
     char of[24] = "";
     if (expert != NONE) snprintf(of, sizeof of, " of expert %d", expert);

@@ -3,7 +3,6 @@
 #include "base/interrupt.h"
 #include "base/mem.h"
 #include "capture/redact.h"
-#include "engine/identity.h"
 
 #include <math.h>
 #ifdef _OPENMP
@@ -269,16 +268,9 @@ err_code rpl_certify_round(rpl_certify *c, int32_t i, rpl_certificate *out, err 
 static err_code open_all(rpl_certify *c, err *e)
 {
     eng_options o;
-    const eng_option_words words = { .arm = "mirror64", .combine = eng_combine_name(c->o.combine) };
     if (c->o.n_ranks > 1 && eng_cut_check(&c->config, c->o.n_ranks, NULL) != ERR_OK) c->o.n_ranks = 1;
-    TRY(eng_options_parse(&words, c->o.threads, &o, e));
-    const json_t *identity = json_object_get(fmt_tape_head(c->tape), "identity");
-    const char *acc = json_string_value(json_object_get(identity, "acc"));
-    o.reps = eng_identity_reps(identity);
-    /* What was summed in double never had fp16 rows: it has mirror64's bits or none. */
-    o.exl3_acc = acc && strcmp(acc, eng_acc_name(KRN_ACC_F64)) == 0 ? KRN_ACC_F64 : KRN_ACC_BLOCKED;
-    if (eng_reps_exl3(&o.reps, ENG_W_WO_B) || eng_reps_exl3(&o.reps, ENG_W_EXPERT_W2))
-        o.n_ranks = c->o.n_ranks; /* a rank's part of an EXL3 sum has fp16 rows of its own */
+    TRY(rpl_forced_mirror64(c->tape, c->o.n_ranks, c->o.threads, &o, e));
+    o.combine = c->o.combine;
     TRY(cap_names_make(c->tape, &c->names, e));
     TRY(rpl_ordered_make(c->names, NULL, &c->ordered, e));
     for (int step = 0; step < 2; step++)

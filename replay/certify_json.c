@@ -8,7 +8,7 @@ static json_t *slot_json(int32_t slot) { return slot == FMT_TAPE_NO_SLOT ? json_
 static json_t *spot_json(const rpl_spot *s)
 {
     json_t *at = json_array();
-    for (int32_t d = 0; d < s->ndim; d++) json_array_append_new(at, json_integer(s->at[d]));
+    for (int32_t d = 0; d < s->ndim; d++) fmt_json_add(&at, json_integer(s->at[d]));
     return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o}", "value", s->value, "index", (json_int_t)s->index, "at", at,
                      "got", fmt_json_real(s->got), "exact", fmt_json_real(s->exact), "bound", fmt_json_real(s->bound),
                      "ratio", fmt_json_real(s->ratio));
@@ -22,7 +22,7 @@ static json_t *map_json(const rpl_illegal_map *m)
     for (int32_t r = 0; r * m->row_step < m->rows; r++) {
         char text[2 * RPL_MAP_BLOCKS + 1] = "";
         for (int32_t b = 0; b * m->block_step < blocks; b++) snprintf(text + (ptrdiff_t)2 * b, 3, "%02x", m->share[r][b]);
-        json_array_append_new(share, json_string(text));
+        fmt_json_add(&share, json_string(text));
     }
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:o}", "value", m->value, "rows", (int)m->rows, "columns", (int)m->columns,
                      "row_step", (int)m->row_step, "column_step", (int)m->block_step * RPL_PROFILE_BLOCK, "share", share);
@@ -31,21 +31,21 @@ static json_t *map_json(const rpl_illegal_map *m)
 static json_t *origin_json(const rpl_origin *o)
 {
     json_t *outputs = json_array();
-    for (int32_t i = 0; i < o->n_outputs; i++) json_array_append_new(outputs, json_string(o->output[i]));
+    for (int32_t i = 0; i < o->n_outputs; i++) fmt_json_add(&outputs, json_string(o->output[i]));
     json_t *j = json_pack("{s:i, s:o, s:s, s:o, s:o, s:b, s:I, s:I, s:o, s:o}", "round", o->round, "slot",
                           slot_json(o->slot), "op", o->op, "outputs", outputs, "rank",
                           o->rank < 0 ? json_null() : json_integer(o->rank), "ranks_differ", o->ranks_differ, "illegal",
                           (json_int_t)o->n_illegal, "elements", (json_int_t)o->n, "worst", spot_json(&o->worst), "cause",
                           text_or_null(o->cause));
-    if (j && o->from[0]) json_object_set_new(j, "from", json_string(o->from));
-    if (j && o->map.value[0]) json_object_set_new(j, "map", map_json(&o->map));
+    if (o->from[0]) fmt_json_put(&j, "from", json_string(o->from));
+    if (o->map.value[0]) fmt_json_put(&j, "map", map_json(&o->map));
     return j;
 }
 
 static json_t *origins_json(const rpl_origin *o, size_t n)
 {
     json_t *list = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(list, origin_json(&o[i]));
+    for (size_t i = 0; i < n; i++) fmt_json_add(&list, origin_json(&o[i]));
     return list;
 }
 
@@ -60,11 +60,11 @@ static json_t *sums_json(const rpl_certify_report *r)
                               (json_int_t)s->n_illegal, "unjudged", (json_int_t)s->n_unjudged, "events",
                               (json_int_t)s->n_events, "flip_distance", fmt_json_real(s->flip_distance));
         if (j && r->sharpness)
-            json_object_set_new(j, "sharpness",
-                                json_pack("[{s:i, s:I, s:I}, {s:i, s:I, s:I}]", "ulps", 1, "tried", (json_int_t)s->tried[0],
-                                          "admitted", (json_int_t)s->admitted[0], "ulps", 2, "tried",
-                                          (json_int_t)s->tried[1], "admitted", (json_int_t)s->admitted[1]));
-        json_array_append_new(list, j);
+            fmt_json_put(&j, "sharpness",
+                         json_pack("[{s:i, s:I, s:I}, {s:i, s:I, s:I}]", "ulps", 1, "tried", (json_int_t)s->tried[0],
+                                   "admitted", (json_int_t)s->admitted[0], "ulps", 2, "tried",
+                                   (json_int_t)s->tried[1], "admitted", (json_int_t)s->admitted[1]));
+        fmt_json_add(&list, j);
     }
     return list;
 }
@@ -73,9 +73,9 @@ static json_t *notes_json(const rpl_note *n, size_t count)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:i, s:i}", "value", n[i].value, "why", n[i].why,
-                                              "values", (json_int_t)n[i].n_values, "first_round", n[i].first_round,
-                                              "order", (int)n[i].order));
+        fmt_json_add(&list, json_pack("{s:s, s:s, s:I, s:i, s:i}", "value", n[i].value, "why", n[i].why,
+                                      "values", (json_int_t)n[i].n_values, "first_round", n[i].first_round,
+                                      "order", (int)n[i].order));
     return list;
 }
 
@@ -84,9 +84,9 @@ static json_t *ties_json(const rpl_certificate *c)
     json_t *list = json_array();
     for (size_t i = 0; i < c->n_ties; i++) {
         const rpl_tie *t = &c->tie[i];
-        json_array_append_new(list, json_pack("{s:i, s:s, s:I, s:i, s:i, s:i, s:o}", "round", t->round, "value", t->value,
-                                              "row", (json_int_t)t->row, "place", t->place, "got", t->got, "exact",
-                                              t->exact, "margin", fmt_json_real(t->margin)));
+        fmt_json_add(&list, json_pack("{s:i, s:s, s:I, s:i, s:i, s:i, s:o}", "round", t->round, "value", t->value,
+                                      "row", (json_int_t)t->row, "place", t->place, "got", t->got, "exact",
+                                      t->exact, "margin", fmt_json_real(t->margin)));
     }
     return list;
 }
@@ -101,7 +101,7 @@ json_t *rpl_certify_json(const rpl_certify_report *r)
                           origins_json(c->inherited, c->n_inherited));
     json_t *more = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:f}",
                              "type", "certificate", "tape", fmt_tape_path(r->tape), "bound",
-                             r->bound == RPL_BOUND_WORST ? "worst" : "default", "values", (json_int_t)c->n_values, "events",
+                             rpl_bound_name(r->bound), "values", (json_int_t)c->n_values, "events",
                              (json_int_t)c->n_events, "unjudged", (json_int_t)c->n_unjudged,
                              "values_not_judged", (json_int_t)c->n_not_judged, "not_judged",
                              notes_json(c->not_judged, c->n_notes), "findings", notes_json(c->finding, c->n_findings),

@@ -66,7 +66,8 @@ static void print_run(const rpl_certify_report *r)
     if (arm) printf("  %s, %s, %s, %s, tp %lld", arm, mode ? mode : "?", acc ? acc : "?", combine ? combine : "?",
                     (long long)json_integer_value(json_object_get(id, "tp")));
     if (r->coverage.n_shards > 1) printf("  (shard %d of %d)", r->coverage.shard, r->coverage.n_shards);
-    printf("\nbound: %s\n", r->bound == RPL_BOUND_WORST ? "worst, n * 2^-24 * A" : "default, 6 * 2^-24 * sqrt(n) * A");
+    printf("\nbound: %s, %s%s\n", rpl_bound_name(r->bound), rpl_bound_formula(r->bound),
+           r->bound == RPL_BOUND_SHARP ? " (illegal is a hint, no proof: see --help)" : "");
     char text[RPL_INJECTED_TEXT];
     const char *injected = rpl_injected(id, text);
     if (injected) printf("injected   %s\n", injected);

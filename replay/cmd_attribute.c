@@ -144,6 +144,8 @@ static err_code make_options(session *s, const words *w, const cli_common *commo
                        (long long)w->tries);
     if (alone) reference.combine = w->run.combine;
     TRY(parse_reference(&reference, common->threads, &o->reference, e));
+    /* Of a tape alone the question is what went wrong over its weights; of an arm its weights are part of the answer. */
+    if (alone) o->reference.reps = eng_identity_reps(json_object_get(fmt_tape_head(s->tape), "identity"));
     if (w->only.count && (w->run.arm || w->run.backend))
         return err_set(e, ERR_ARG, "--only: found --%s too, wanted one of the two", w->run.arm ? "arm" : "backend");
     if (alone && (w->run.tp || w->run.acc || w->run.backend))

@@ -30,7 +30,7 @@ static const cli_option OPTIONS[] = {
       "(CPU)", CLI_FLAG, offsetof(words, poison) },
     { "--rounds", "LIST", "only these rounds: 7,100-120,every:50", CLI_STR, offsetof(words, rounds) },
     { "--shard", "I/N", "the I-th of N parts of the rounds", CLI_STR, offsetof(words, shard) },
-    { "--bound", "BOUND", "default: 6 u sqrt(n) A of a sum; worst: n u A", CLI_STR, offsetof(words, bound) },
+    { "--bound", "BOUND", RPL_BOUND_HELP, CLI_STR, offsetof(words, bound) },
     { "--first-divergence", NULL, "only find the first round in which a column differs from the tape, or from the first "
       "column, by a number for each round; then run that round in full", CLI_FLAG, offsetof(words, first) },
     { "--all", NULL, "every line, not the first ones of each kind", CLI_FLAG, offsetof(words, all) },
@@ -245,9 +245,7 @@ static err_code parity(session *s, const cli_args *args, const words *w, const c
     if (w->first && (w->rounds || w->shard))
         return err_set(e, ERR_ARG, "--first-divergence: found %s, wanted none: it needs every round",
                        w->rounds ? "--rounds" : "--shard");
-    if (w->bound && strcmp(w->bound, "worst") == 0) o.bound = RPL_BOUND_WORST;
-    else if (w->bound && strcmp(w->bound, "default") != 0)
-        return err_set(e, ERR_ARG, "--bound: found '%s', wanted default or worst", w->bound);
+    TRY(rpl_bound_parse(w->bound, &o.bound, e));
     TRY(fmt_tape_open(args->item[0], &s->tape, e));
     TRY(make_columns(s, w, common->threads, e));
     TRY(choose_rounds(s, w, e));

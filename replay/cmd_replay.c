@@ -216,16 +216,16 @@ static err_code add_chosen(const rpl_replay_report *r, json_t *j, err *e)
     json_t *left_out = json_array(), *contradictions = json_array();
     for (size_t i = 0; i < r->n_left_out; i++) {
         const rpl_left_out *l = &r->left_out[i];
-        json_array_append_new(left_out, json_pack("{s:i, s:i, s:i, s:i, s:s}", "round", (int)l->round, "slot", (int)l->slot,
-                                                  "from", (int)l->from, "to", (int)l->to, "wanted", l->wanted));
+        fmt_json_add(&left_out, json_pack("{s:i, s:i, s:i, s:i, s:s}", "round", (int)l->round, "slot", (int)l->slot,
+                                          "from", (int)l->from, "to", (int)l->to, "wanted", l->wanted));
     }
     for (size_t i = 0; i < r->n_contradictions; i++) {
         const rpl_contradiction *c = &r->contradiction[i];
-        json_array_append_new(contradictions,
-                              json_pack("{s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i}", "round", (int)c->round, "before",
-                                        (int)c->before, "slot", (int)c->slot, "window", c->window, "position",
-                                        (int)c->position, "row", (int)c->row, "rows", (int)c->n_rows, "of",
-                                        (int)c->n_shared));
+        fmt_json_add(&contradictions,
+                     json_pack("{s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i}", "round", (int)c->round, "before",
+                               (int)c->before, "slot", (int)c->slot, "window", c->window, "position",
+                               (int)c->position, "row", (int)c->row, "rows", (int)c->n_rows, "of",
+                               (int)c->n_shared));
     }
     int rc = json_object_set_new(j, "rounds", json_integer(r->rounds));
     rc |= json_object_set_new(j, "windows_restored", json_integer((json_int_t)r->windows_restored));

@@ -8,19 +8,22 @@
 #include <unistd.h>
 
 typedef struct words {
-    const char *script, *kinds, *ops, *arms;
+    const char *script, *kinds, *ops, *arms, *bound;
     int64_t every, seed;
     bool all;
 } words;
 
-static const char DEFAULT_ARMS[] = "native-packed,native-packed/2/fused,native-expanded/2,mirror64/graph";
+#define OFFICIAL_ARMS "native-packed,native-packed/2/fused,native-expanded/2,mirror64/graph"
+#define CONTROL_ARM "k2-tp2/2"
 
 static const cli_option OPTIONS[] = {
     { "--kinds", "PATTERN", "only faults whose name matches (* and ?, commas between patterns; sparktape inject --list)",
       CLI_STR, offsetof(words, kinds) },
     { "--ops", "PATTERN", "only ops whose name matches", CLI_STR, offsetof(words, ops) },
     { "--arms", "LIST", "ARM[/RANKS][/fused][/graph][/f64], commas between (default: native-packed, native-packed/2/fused, "
-      "native-expanded/2, mirror64/graph)", CLI_STR, offsetof(words, arms) },
+      "native-expanded/2, mirror64/graph; with EXL3 weights k2-tp2/2 too)", CLI_STR, offsetof(words, arms) },
+    { "--bound", "BOUND", "what the certificate judges by: default, worst or sharp (sparktape certify --help)", CLI_STR,
+      offsetof(words, bound) },
     { "--every", "N", "only one planting in N, chosen by the seed (default: 1, all)", CLI_COUNT, offsetof(words, every) },
     { "--seed", "N", "of the script and of the choice (default: 1)", CLI_COUNT, offsetof(words, seed) },
     { "--script", "S", "the rounds to run (default: three rounds of synthetic traffic with two slots)", CLI_IN,
@@ -75,7 +78,7 @@ static void print_kinds(const rpl_scorecard *c)
     }
 }
 
-static void print_text(const rpl_scorecard *c, bool all, double seconds)
+static void print_text(const rpl_scorecard *c, rpl_bound bound, bool all, double seconds)
 {
     int64_t named, named_right, beyond = detected(c) + count(c, RPL_SCORE_MISSED);
     print_kinds(c);
@@ -88,6 +91,7 @@ static void print_text(const rpl_scorecard *c, bool all, double seconds)
     printf("admissible: some order of sums gives the changed values; absorbed: a later rounding hid the change;\n"
            "idle: without occasion, the op had nothing to get wrong\n");
     for (size_t i = 0; i < c->n_arms; i++) printf("%-28s without a fault: %s\n", c->arm[i].text, c->arm[i].clean);
+    printf("bound: %s\n", rpl_bound_name(bound));
     count_causes(c, &named, &named_right);
     if (c->interrupted) printf("partial: interrupted after %zu of %zu plantings\n", c->n_plantings, c->n_plantings_wanted);
     printf("%zu faults planted in %.1f s: %lld beyond admissibility, %lld admissible, %lld absorbed, %lld without "
@@ -110,7 +114,8 @@ static json_t *planting_json(const rpl_scorecard *c, const rpl_planting *p)
                      "wanted_cause", eng_cause_name(p->kind->cause));
 }
 
-static err_code print_json(const rpl_scorecard *c, const char *model, const words *w, double seconds, err *e)
+static err_code print_json(const rpl_scorecard *c, const char *model, const words *w, rpl_bound bound, double seconds,
+                           err *e)
 {
     json_t *arms = json_array(), *list = json_array();
     int64_t named, named_right;
@@ -121,11 +126,11 @@ static err_code print_json(const rpl_scorecard *c, const char *model, const word
     for (size_t i = 0; i < c->n_plantings && fine; i++)
         fine = json_array_append_new(list, planting_json(c, &c->planting[i])) == 0;
     json_t *j = !fine ? NULL :
-        json_pack("{s:i, s:s, s:s, s:s?, s:s?, s:I, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
-                  "s:O, s:O}", "schema", 1, "type", "scorecard", "model", model, "kinds", w->kinds, "ops", w->ops, "every",
-                  (json_int_t)w->every, "verdict", rpl_scorecard_verdict(c), "partial", c->interrupted,
-                  "planted_wanted", (json_int_t)c->n_plantings_wanted, "seed", (json_int_t)c->seed, "planted",
-                  (json_int_t)c->n_plantings, "detected", (json_int_t)detected(c), "right",
+        json_pack("{s:i, s:s, s:s, s:s, s:s?, s:s?, s:I, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+                  "s:f, s:O, s:O}", "schema", 1, "type", "scorecard", "model", model, "bound", rpl_bound_name(bound),
+                  "kinds", w->kinds, "ops", w->ops, "every", (json_int_t)w->every, "verdict", rpl_scorecard_verdict(c),
+                  "partial", c->interrupted, "planted_wanted", (json_int_t)c->n_plantings_wanted, "seed",
+                  (json_int_t)c->seed, "planted", (json_int_t)c->n_plantings, "detected", (json_int_t)detected(c), "right",
                   (json_int_t)count(c, RPL_SCORE_RIGHT), "missed", (json_int_t)count(c, RPL_SCORE_MISSED), "admissible",
                   (json_int_t)count(c, RPL_SCORE_ADMISSIBLE), "absorbed", (json_int_t)count(c, RPL_SCORE_ABSORBED), "idle",
                   (json_int_t)count(c, RPL_SCORE_IDLE), "causes_named", (json_int_t)named, "causes_right",
@@ -170,6 +175,13 @@ static err_code check_kinds(const char *list, err *e)
     return ERR_OK;
 }
 
+/* The official arms, and the control where the checkpoint has what it reads. */
+static const char *default_arms(const eng_weights *w)
+{
+    const eng_reps control = eng_arm_reps(eng_arm_find("k2-tp2"));
+    return eng_weights_need(w, &control, NULL) == ERR_OK ? OFFICIAL_ARMS "," CONTROL_ARM : OFFICIAL_ARMS;
+}
+
 static err_code scorecard(const char *model, const words *w, const cli_common *common, int *exit_status, err *e)
 {
     rpl_scorecard card = { 0 };
@@ -177,22 +189,23 @@ static err_code scorecard(const char *model, const words *w, const cli_common *c
     eng_script *script = NULL;
     const char *tmp = getenv("TMPDIR");
     char folder[160];
-    const rpl_score_options o = { .kinds = w->kinds, .ops = w->ops, .every = (int32_t)w->every, .seed = (uint64_t)w->seed,
-                                  .threads = (int32_t)common->threads, .quiet = common->quiet };
+    rpl_score_options o = { .kinds = w->kinds, .ops = w->ops, .every = (int32_t)w->every, .seed = (uint64_t)w->seed,
+                            .threads = (int32_t)common->threads, .quiet = common->quiet };
     uint64_t start = clock_ns();
+    TRY(rpl_bound_parse(w->bound, &o.bound, e));
     if (!tmp || !*tmp) tmp = "/tmp";
     if (snprintf(folder, sizeof folder, "%s/sparktape-XXXXXX", tmp) >= (int)sizeof folder || !mkdtemp(folder))
         return err_set(e, ERR_SYSTEM, "scorecard: no folder for tapes can be made in %.80s", tmp);
-    err_code rc = rpl_scorecard_arms(w->arms ? w->arms : DEFAULT_ARMS, &card, e);
-    if (rc == ERR_OK) rc = eng_weights_open(model, common->quiet, &weights, e);
+    err_code rc = eng_weights_open(model, common->quiet, &weights, e);
+    if (rc == ERR_OK) rc = rpl_scorecard_arms(w->arms ? w->arms : default_arms(weights), &card, e);
     if (rc == ERR_OK) rc = open_script(w, folder, eng_weights_config(weights), &script, e);
     interrupt_catch();
     if (rc == ERR_OK) rc = rpl_scorecard_run(&card, weights, script, folder, &o, e);
     if (rc == ERR_OK && card.n_plantings_wanted == 0)
         rc = err_set(e, ERR_ARG, "scorecard: no fault fits what was asked for");
     double seconds = (double)(clock_ns() - start) * 1e-9;
-    if (rc == ERR_OK && common->json) rc = print_json(&card, model, w, seconds, e);
-    else if (rc == ERR_OK) print_text(&card, w->all, seconds);
+    if (rc == ERR_OK && common->json) rc = print_json(&card, model, w, o.bound, seconds, e);
+    else if (rc == ERR_OK) print_text(&card, o.bound, w->all, seconds);
     *exit_status = strcmp(rpl_scorecard_verdict(&card), "PASS") == 0 ? 0 : 1;
     rmdir(folder);
     eng_script_close(script);

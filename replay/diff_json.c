@@ -16,7 +16,7 @@ static json_t *shape_json(const fmt_tensor *t)
         json_decref(shape);
         return json_null();
     }
-    for (int32_t i = 0; i < t->ndim; i++) json_array_append_new(shape, json_integer(t->shape[i]));
+    for (int32_t i = 0; i < t->ndim; i++) fmt_json_add(&shape, json_integer(t->shape[i]));
     return json_pack("{s:s, s:o}", "dtype", fmt_dtype_name(t->dtype), "shape", shape);
 }
 
@@ -26,7 +26,7 @@ static json_t *metrics_json(const rpl_value *v)
     int last = RPL_ULP_BUCKETS;
     while (last > 0 && m->ulp[last - 1] == 0) last--;
     json_t *ulp = json_array();
-    for (int i = 0; i < last; i++) json_array_append_new(ulp, json_integer(m->ulp[i]));
+    for (int i = 0; i < last; i++) fmt_json_add(&ulp, json_integer(m->ulp[i]));
     return json_pack(
         "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:I, s:I, s:I}", "elements", (json_int_t)m->n,
         "differ", (json_int_t)(m->n - m->n_equal), "max_abs", fmt_json_real(m->max_abs), "max_rel",
@@ -41,7 +41,7 @@ static json_t *metrics_json(const rpl_value *v)
 static json_t *rows_json(const rpl_rows *r)
 {
     json_t *named = json_array();
-    for (int64_t i = 0; i < r->n_differ && i < RPL_ROWS_NAMED; i++) json_array_append_new(named, json_integer(r->row[i]));
+    for (int64_t i = 0; i < r->n_differ && i < RPL_ROWS_NAMED; i++) fmt_json_add(&named, json_integer(r->row[i]));
     return json_pack("{s:I, s:I, s:o, s:b}", "rows", (json_int_t)r->n, "differ", (json_int_t)r->n_differ, "first", named,
                      "permuted", r->permuted);
 }
@@ -51,26 +51,26 @@ static json_t *value_json(int32_t round, const rpl_value *v)
     json_t *findings = json_array();
     for (int bit = 0; bit < RPL_FINDING_COUNT; bit++)
         if (v->m.findings >> bit & 1)
-            json_array_append_new(findings, json_string(rpl_finding_text((rpl_finding)(1 << bit))));
+            fmt_json_add(&findings, json_string(rpl_finding_text((rpl_finding)(1 << bit))));
     json_t *j =
         json_pack("{s:i, s:s, s:i, s:o, s:s, s:s?, s:s, s:s, s:s, s:o, s:o, s:o}", "schema", 1, "type", "value", "round",
                   round, "slot", v->slot == FMT_TAPE_NO_SLOT ? json_null() : json_integer(v->slot), "value", v->name,
                   "op", v->op, "ops", v->ops, "class", v->cls == RPL_CLASS_NONE ? "none" : rpl_class_text(v->cls), "state",
                   rpl_state_text(v->state), "a", shape_json(&v->a), "b", shape_json(&v->b), "findings", findings);
     if (!j) return NULL;
-    if (v->state == RPL_STATE_COMPARED) json_object_set_new(j, "metrics", metrics_json(v));
+    if (v->state == RPL_STATE_COMPARED) fmt_json_put(&j, "metrics", metrics_json(v));
     if (v->has_logits)
-        json_object_set_new(j, "logits",
-                            json_pack("{s:o, s:o, s:i, s:i, s:I, s:I, s:o}", "kl_mean",
-                                      fmt_json_real(v->logits.kl_mean), "kl_max", fmt_json_real(v->logits.kl_max),
-                                      "top_k", v->logits.k, "top_overlap_min", v->logits.overlap_min, "rows",
-                                      (json_int_t)v->logits.rows, "argmax_equal", (json_int_t)v->logits.n_argmax_equal,
-                                      "margin_min", fmt_json_real(v->logits.margin_min)));
+        fmt_json_put(&j, "logits",
+                     json_pack("{s:o, s:o, s:i, s:i, s:I, s:I, s:o}", "kl_mean",
+                               fmt_json_real(v->logits.kl_mean), "kl_max", fmt_json_real(v->logits.kl_max),
+                               "top_k", v->logits.k, "top_overlap_min", v->logits.overlap_min, "rows",
+                               (json_int_t)v->logits.rows, "argmax_equal", (json_int_t)v->logits.n_argmax_equal,
+                               "margin_min", fmt_json_real(v->logits.margin_min)));
     if (v->has_ids)
-        json_object_set_new(j, "ids", json_pack("{s:I, s:I, s:I}", "rows", (json_int_t)v->ids.rows, "same_set",
-                            (json_int_t)v->ids.n_same_set, "same_order", (json_int_t)v->ids.n_same_order));
-    if (v->rows.n) json_object_set_new(j, "rows", rows_json(&v->rows));
-    if (v->why[0]) json_object_set_new(j, "why", json_string(v->why));
+        fmt_json_put(&j, "ids", json_pack("{s:I, s:I, s:I}", "rows", (json_int_t)v->ids.rows, "same_set",
+                                          (json_int_t)v->ids.n_same_set, "same_order", (json_int_t)v->ids.n_same_order));
+    if (v->rows.n) fmt_json_put(&j, "rows", rows_json(&v->rows));
+    if (v->why[0]) fmt_json_put(&j, "why", json_string(v->why));
     return j;
 }
 
@@ -88,7 +88,7 @@ static err_code print_values_json(const rpl_diff *d, bool origins, err *e)
 err_code rpl_diff_print_json(const rpl_diff *d, err *e)
 {
     json_t *identity = json_array();
-    for (char **p = d->identity; p && *p; p++) json_array_append_new(identity, json_string(*p));
+    for (char **p = d->identity; p && *p; p++) fmt_json_add(&identity, json_string(*p));
     json_t *verdict = json_pack(
                  "{s:i, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
                  " s:i, s:i, s:o, s:I}",

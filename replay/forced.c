@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "capture/redact.h"
 #include "capture/rounds.h"
+#include "engine/identity.h"
 
 /* One step of one round while its groups run. */
 typedef struct step_run {
@@ -276,6 +277,19 @@ err_code rpl_forced_round(rpl_forced *f, int32_t i, rpl_forced_fn fn, void *ctx,
 }
 
 /* ---- open and close ---- */
+
+err_code rpl_forced_mirror64(const fmt_tape *t, int32_t n_ranks, int32_t threads, eng_options *out, err *e)
+{
+    const json_t *identity = json_object_get(fmt_tape_head(t), "identity");
+    const char *acc = json_string_value(json_object_get(identity, "acc"));
+    TRY(eng_options_parse(&(eng_option_words){ .arm = "mirror64" }, threads, out, e));
+    out->reps = eng_identity_reps(identity);
+    /* What was summed in double never had fp16 rows: it has mirror64's bits or none. */
+    out->exl3_acc = acc && strcmp(acc, eng_acc_name(KRN_ACC_F64)) == 0 ? KRN_ACC_F64 : KRN_ACC_BLOCKED;
+    if (eng_reps_exl3(&out->reps, ENG_W_WO_B) || eng_reps_exl3(&out->reps, ENG_W_EXPERT_W2))
+        out->n_ranks = n_ranks; /* a rank's part of an EXL3 sum has fp16 rows of its own */
+    return ERR_OK;
+}
 
 err_code rpl_forced_open(const fmt_tape *t, const eng_weights *w, const eng_options *o, rpl_forced **out, err *e)
 {

@@ -30,6 +30,9 @@ typedef struct rpl_forced_value {
 /* Called once per recorded output. Anything but ERR_OK ends the round with that error. */
 typedef err_code (*rpl_forced_fn)(void *ctx, const rpl_forced_value *v, err *e);
 
+/* The mirror64 of a tape's run: over the weights as that run held them, its sums cut between n_ranks as far as EXL3 sums
+ * are, exact combine. Threads as in eng_options_parse. */
+MUST_USE err_code rpl_forced_mirror64(const fmt_tape *t, int32_t n_ranks, int32_t threads, eng_options *out, err *e);
 /* t and w are borrowed until close. ERR_INPUT: the tape's shapes do not fit the model. ERR_ARG: o's ranks cannot cut it. */
 MUST_USE err_code rpl_forced_open(const fmt_tape *t, const eng_weights *w, const eng_options *o, rpl_forced **out, err *e);
 void rpl_forced_close(rpl_forced *f); /* NULL is a no-op */

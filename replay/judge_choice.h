@@ -13,8 +13,8 @@ MUST_USE err_code rpl_choice_explain(const krn_span *x, const bf16 *mid, const k
 
 /* The same where w is EXL3: the sums are over the row itself. cut [n_parts + 1]: the inputs that the parts begin at, and
  * w->k; a part's sums are made, and added, apart. Blocks of a part are independent, elements of a block are not: they
- * become fp16 together. So one swap, or two of a block, are tried at a time: where three went the other way in a block, none
- * of which lessens the sum alone, the row stays unexplained. */
+ * become fp16 together. So one swap, or two of a block, are tried at a time: where three went the other way in a block,
+ * none of which lessens the sum alone, the row stays unexplained. */
 MUST_USE err_code rpl_choice_explain_exl3(const krn_span *x, const bf16 *mid, const krn_weight *w, const int32_t *cut,
                                           int32_t n_parts, const float *got, krn_span *y, err *e);
 

@@ -70,7 +70,7 @@ err_code rpl_bound_jobs(const rpl_chain *c, eng_wid id, const krn_linear_bound_j
 bool rpl_has_size(const rpl_chain *c, const eng_op *op)
 {
     enum { K_MAX = 1 << 16 }; /* longer sums of sizes in f32 are not as exact as RPL_SIZE_ROOM has it */
-    return op->kind == ENG_OP_LINEAR && dtype_of(c, op->out[0]) == FMT_DTYPE_F32 &&
+    return c->rule != KRN_RULE_SHARP && op->kind == ENG_OP_LINEAR && dtype_of(c, op->out[0]) == FMT_DTYPE_F32 &&
            c->value[op->in[0]].sight == RPL_SIGHT_KNOWN && width_of(c, op->in[0]) <= K_MAX &&
            weight(c, op, 0).format != KRN_W_EXL3;
 }

@@ -79,7 +79,7 @@ int32_t rpl_parts_of(const rpl_chain *c, eng_wid id);
 /* krn_linear_bound of jobs of one weight of kind id, in those parts. jobs' need is not NULL. ERR_NOMEM. */
 MUST_USE err_code rpl_bound_jobs(const rpl_chain *c, eng_wid id, const krn_linear_bound_job *jobs, int32_t n_jobs, err *e);
 
-/* krn_linear_size does for op: a linear of known rows to F32. */
+/* krn_linear_size does for op: a linear of known rows to F32, by a rule that asks for no more than sizes. */
 bool rpl_has_size(const rpl_chain *c, const eng_op *op);
 #define RPL_SIZE_ROOM 1e-3 /* more than a usual size is ever off, relative */
 static inline bool rpl_size_usual(float size) { return size > 0x1p-90f && size < 0x1p120f; }

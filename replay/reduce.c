@@ -292,10 +292,10 @@ static err_code write_readme(job *j, err *e)
     fprintf(f, "One op of a recorded run of the DSpark draft engine, with all that it read: `%s`.\n\n", r->ops);
     fprintf(f, "    make            # or: cc -std=c11 -O1 -ffp-contract=off -I. -o test test.c kernels/*.c formats/*.c "
             "replay/*.c -lm && ./test\n\n");
-    fputs("The test makes the op's values again, in exact products and float64 sums, and compares them with the recorded\n"
-          "ones. It says for each value whether they are the same, the same but for the order of f32 sums, or differ, and\n"
-          "at which index. Exit: 0 or 1. To try another implementation, put its result (same shape and type) in the place\n"
-          "of data/NAME.expected.npy.\n\n", f);
+    fputs("The test makes the op's values again, in exact products and float64 sums (with EXL3 weights: f32 sums over the\n"
+          "fp16 rows of kernels/exl3.h), and compares them with the recorded ones. It says for each value whether they\n"
+          "are the same, the same but for the order of f32 sums, or differ, and at which index. Exit: 0 or 1. To try\n"
+          "another implementation, put its result (same shape and type) in the place of data/NAME.expected.npy.\n\n", f);
     fprintf(f, "When this was made: %" PRId64 " elements; %" PRId64 " equal, %" PRId64 " within their bounds, %" PRId64
             " illegal, %" PRId64 " not judged.\n%s\n", r->n, r->n_equal, r->n_flip, r->n_illegal, r->n_unjudged, j->first);
     fprintf(f, "Rows %d to %d of %d of the step. Recorded by arm %s on %s, acc %s, combine %s; checkpoint %s.\n", j->b.row,
@@ -304,8 +304,8 @@ static err_code write_readme(job *j, err *e)
     if (injected) fprintf(f, "The run had a planted fault: %s.\n", injected);
     fprintf(f, "\n| file | |\n|---|---|\n| test.c | the calls |\n| bundle.h | loading and comparing |\n"
             "| kernels, formats, base, replay | the reference of each kernel with its contract, the judge of bounds |\n"
-            "| data/*.npy | inputs, weights (codes and scales), and of each value expected, reference, low and high. "
-            "bf16 as its bits |\n\nMade by sparktape %s.\n", eng_build());
+            "| data/*.npy | inputs, weights (codes and scales, or EXL3's tiles, suh and svh), and of each value expected, "
+            "reference, low and high. bf16 as its bits |\n\nMade by sparktape %s.\n", eng_build());
     if (fclose(f) != 0 || !text) {
         free(text);
         return err_set(e, ERR_NOMEM, "reduce: no memory");
@@ -332,10 +332,12 @@ static err_code run_round(job *j, err *e)
     rpl_forced *f;
     eng_options mirror64;
     int32_t i = 0, n_skipped = 0;
-    TRY(eng_options_parse(&(eng_option_words){ .arm = "mirror64" }, 0, &mirror64, e));
     const json_t *identity = json_object_get(fmt_tape_head(j->tape), "identity");
+    const json_int_t tp = json_integer_value(json_object_get(identity, "tp"));
+    TRY(rpl_forced_mirror64(j->tape, tp > 1 && tp <= ENG_RANKS_MAX ? (int32_t)tp : 1, 0, &mirror64, e));
     const char *combine = json_string_value(json_object_get(identity, "combine"));
     if (combine && strcmp(combine, "fused") == 0) mirror64.combine = ENG_COMBINE_FUSED;
+    j->b.exl3_acc = mirror64.exl3_acc;
     TRY(rpl_forced_open(j->tape, j->weights, &mirror64, &f, e));
     while (i < rpl_forced_rounds(f) && rpl_forced_round_number(f, i) != j->o->round) i++;
     err_code rc = ERR_OK;

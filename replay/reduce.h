@@ -42,6 +42,7 @@ typedef struct rpl_bundle {
     const rpl_group *group;
     eng_extents x;               /* of the rows taken */
     int32_t row, entry;          /* the first row, the first batch entry taken */
+    krn_acc exl3_acc;            /* of the forced run (engine/arm.h) */
     char path[512];              /* the folder under its working name */
     size_t path_bytes;
     char **file;                 /* those written, without the folder */

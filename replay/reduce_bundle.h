@@ -27,6 +27,7 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
+#include "kernels/exl3_loops.h"
 #include "kernels/row_loops.h"
 #include "kernels/simd_loops.h"
 #include "replay/judge_group.h"
@@ -35,6 +36,7 @@
 krn_isa krn_isa_get(void);
 krn_isa krn_isa_get(void) { return KRN_ISA_SCALAR; }
 const krn_loops KRN_LOOPS_AVX2, KRN_LOOPS_AVX512;
+const krn_exl3_loops KRN_EXL3_AVX2, KRN_EXL3_AVX512;
 const krn_row_loops *krn_row_loops_get(void) { return &KRN_ROWS_SCALAR; }
 
 /* ---- data ---- */
@@ -86,20 +88,52 @@ __attribute__((unused)) static krn_weight bundle_weight(const char *name, krn_wf
     return w;
 }
 
+/* An EXL3 matrix [n, k], of whole blocks: tiles NAME.npy [inputs/16, outputs/16, 16 * bits], NAME.suh.npy, NAME.svh.npy. */
+__attribute__((unused)) static krn_weight bundle_exl3(const char *name, int32_t bits, fmt_exl3_codebook codebook,
+                                                      int32_t n, int32_t k)
+{
+    const size_t inputs = ((size_t)k + 127) / 128 * 128, outputs = ((size_t)n + 127) / 128 * 128;
+    const int64_t block = (int64_t)fmt_exl3_tile_bytes(bits) * 8;
+    krn_weight w = { .format = KRN_W_EXL3, .n = n, .k = k, .row_bytes = block * (int64_t)(outputs / 128) };
+    char part[200];
+    w.data = bundle_load(name, inputs / 16 * (size_t)w.row_bytes);
+    w.exl3 = (krn_exl3){ .bits = bits, .codebook = (int32_t)codebook, .block_bytes = block };
+    snprintf(part, sizeof part, "%s.suh", name);
+    w.exl3.suh = bundle_load(part, inputs * 2);
+    snprintf(part, sizeof part, "%s.svh", name);
+    w.exl3.svh = bundle_load(part, outputs * 2);
+    return w;
+}
+
 /* ---- ops ---- */
 
+/* A sum over the columns of w in parts, one a rank: each part's f32 sum is made alone, and they are added by rank. */
+__attribute__((unused)) static void bundle_parts(const bf16 *x, int32_t rows, const krn_weight *w, int32_t parts,
+                                                 krn_acc acc, float *y)
+{
+    const int64_t n = (int64_t)rows * w->n;
+    float *part = bundle_room((size_t)n * sizeof *part);
+    for (int32_t p = 0; p < parts; p++) {
+        const int32_t first = (int32_t)((int64_t)w->k * p / parts), end = (int32_t)((int64_t)w->k * (p + 1) / parts);
+        const krn_weight slice = krn_weight_slice(w, 0, w->n, first, end - first);
+        krn_linear_ref(x + first, w->k, rows, &slice, acc, KRN_OUT_F32, p ? part : y, w->n);
+        if (p) krn_add_f32_ref(y, part, y, n);
+    }
+}
+
 /* Row r's pick j is multiplied by the weight of expert ids[r][j], which is one of expert[n_experts]. x has a row for every
- * row, or for every pick. */
+ * row, or for every pick. parts: as bundle_parts; more than one of f32 results alone. */
 __attribute__((unused)) static void bundle_experts(const bf16 *x, bool x_per_pick, const int32_t *ids, int32_t rows,
                                                    int32_t k, const int32_t *expert, const krn_weight *w,
-                                                   int32_t n_experts, krn_acc acc, krn_out out, void *y)
+                                                   int32_t n_experts, krn_acc acc, int32_t parts, krn_out out, void *y)
 {
     for (int32_t i = 0; i < rows * k; i++)
         for (int32_t e = 0; e < n_experts; e++) {
             if (expert[e] != ids[i]) continue;
             const bf16 *row = x + (int64_t)(x_per_pick ? i : i / k) * w[e].k;
-            krn_linear_ref(row, w[e].k, 1, &w[e], acc, out,
-                           (unsigned char *)y + (size_t)i * (size_t)w[e].n * (out == KRN_OUT_F32 ? 4 : 2), w[e].n);
+            unsigned char *to = (unsigned char *)y + (size_t)i * (size_t)w[e].n * (out == KRN_OUT_F32 ? 4 : 2);
+            if (parts > 1) bundle_parts(row, 1, &w[e], parts, acc, (float *)(void *)to);
+            else krn_linear_ref(row, w[e].k, 1, &w[e], acc, out, to, w[e].n);
         }
 }
 
@@ -115,12 +149,14 @@ __attribute__((unused)) static void bundle_grouped_linear(const bf16 *x, int32_t
     }
 }
 
-/* before [batch, n_out]: the row of embed that position i comes after. head is the whole vocabulary. */
+/* before [batch, n_out]: the row of embed that position i comes after. head is the whole vocabulary. control: the control's
+ * policy, which rounds term and sum to bf16 (kernels/markov.h). */
 __attribute__((unused)) static void bundle_markov(const float *logits, const bf16 *embed, int32_t n_embed, const bf16 *head,
                                                   int32_t vocab, int32_t markov_rank, int32_t batch, int32_t block,
-                                                  int32_t n_out, const int32_t *before, krn_acc acc, float *biased,
-                                                  int32_t *drafts)
+                                                  int32_t n_out, const int32_t *before, bool control, krn_acc acc,
+                                                  float *biased, int32_t *drafts)
 {
+    const krn_markov_table rounding = { .bf16 = control }; /* no term is kept */
     int32_t previous[64] = { 0 }; /* as the twin reads it: of position i at i - 1, of the first one as the anchor */
     int32_t anchor[8] = { 0 };
     krn_best best[8];
@@ -128,7 +164,7 @@ __attribute__((unused)) static void bundle_markov(const float *logits, const bf1
         for (int32_t i = 0; i < n_out; i++) *(i ? &previous[b * n_out + i - 1] : &anchor[b]) = before[b * n_out + i];
     for (int32_t i = 0; i < n_out; i++) {
         krn_markov_step_ref(logits, embed, head, n_embed, markov_rank, vocab, 0, batch, block, n_out, i, anchor, previous,
-                            NULL, acc, biased, best);
+                            control ? &rounding : NULL, acc, biased, best);
         krn_markov_pick_ref(best, 1, batch, n_out, i, drafts);
     }
 }

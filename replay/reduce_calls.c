@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "base/mem.h"
+#include "formats/exl3.h"
 
 /* An op being written out. */
 typedef struct call {
@@ -102,7 +103,34 @@ static err_code write_rows(rpl_bundle *b, const char *name, fmt_dtype dtype, con
     return rc;
 }
 
-/* A matrix: codes and scales, or numbers. */
+/* A row of tiles after the other, as bundle_exl3 reads them: whole blocks, also those that the weight fills in part. */
+static err_code write_exl3(rpl_bundle *b, const char *name, const krn_weight *w, err *e)
+{
+    const krn_exl3 *x = &w->exl3;
+    CHECK(x->k0 == 0 && x->n0 == 0); /* a bench holds whole weights */
+    const int64_t blocks_k = (w->k - 1) / FMT_EXL3_BLOCK + 1, blocks_n = (w->n - 1) / FMT_EXL3_BLOCK + 1;
+    const int64_t strips = blocks_k * (FMT_EXL3_BLOCK / FMT_EXL3_TILE), words = FMT_EXL3_TILE * x->bits;
+    const size_t block_row = (size_t)words * sizeof(uint16_t) * (FMT_EXL3_BLOCK / FMT_EXL3_TILE);
+    uint8_t *dense = mem_alloc((size_t)(strips * blocks_n), block_row), *to = dense;
+    char factors[80];
+    if (!dense) return err_set(e, ERR_NOMEM, "reduce: no memory for %s", name);
+    for (int64_t i = 0; i < strips; i++)
+        for (int64_t j = 0; j < blocks_n; j++, to += block_row)
+            memcpy(to, (const uint8_t *)w->data + i * w->row_bytes + j * x->block_bytes, block_row);
+    fmt_tensor t = fmt_tensor_make(FMT_DTYPE_U16, dense, 3,
+                                   (const int64_t[]){ strips, blocks_n * (FMT_EXL3_BLOCK / FMT_EXL3_TILE), words });
+    err_code rc = rpl_bundle_array(b, name, &t, e);
+    free(dense);
+    if (rc != ERR_OK) return rc;
+    snprintf(factors, sizeof factors, "%s.suh", name);
+    t = fmt_tensor_make(FMT_DTYPE_F16, x->suh, 1, (const int64_t[]){ blocks_k * FMT_EXL3_BLOCK });
+    TRY(rpl_bundle_array(b, factors, &t, e));
+    snprintf(factors, sizeof factors, "%s.svh", name);
+    t = fmt_tensor_make(FMT_DTYPE_F16, x->svh, 1, (const int64_t[]){ blocks_n * FMT_EXL3_BLOCK });
+    return rpl_bundle_array(b, factors, &t, e);
+}
+
+/* A matrix: codes and scales, numbers, or tiles and factors. */
 static err_code write_matrix(rpl_bundle *b, const char *name, const krn_weight *w, err *e)
 {
     char scale[80];
@@ -118,16 +146,21 @@ static err_code write_matrix(rpl_bundle *b, const char *name, const krn_weight *
     case KRN_W_FP4:
         TRY(write_rows(b, name, FMT_DTYPE_U8, w->data, w->row_bytes, NULL, w->n, w->k / 2, e));
         return write_rows(b, scale, FMT_DTYPE_U8, w->scale, w->scale_row_bytes, NULL, w->n, groups, e);
-    case KRN_W_EXL3: return err_set(e, ERR_ARG, "reduce: an op with EXL3 weights cannot be a bundle");
+    case KRN_W_EXL3: return write_exl3(b, name, w, e);
     }
     return ERR_OK;
 }
 
-static const char *format_name(krn_wformat f)
+/* The expression that is the matrix. */
+static void put_matrix(FILE *f, const char *name, const krn_weight *w)
 {
-    static const char *const NAMES[] = { [KRN_W_FP8] = "KRN_W_FP8", [KRN_W_FP4] = "KRN_W_FP4", [KRN_W_BF16] = "KRN_W_BF16",
-                                         [KRN_W_F32] = "KRN_W_F32" };
-    return NAMES[f];
+    static const char *const FORMATS[] = { [KRN_W_FP8] = "KRN_W_FP8", [KRN_W_FP4] = "KRN_W_FP4",
+                                           [KRN_W_BF16] = "KRN_W_BF16", [KRN_W_F32] = "KRN_W_F32" };
+    static const char *const CODEBOOKS[] = { [FMT_EXL3_3INST] = "FMT_EXL3_3INST", [FMT_EXL3_MCG] = "FMT_EXL3_MCG",
+                                             [FMT_EXL3_MUL1] = "FMT_EXL3_MUL1" };
+    if (w->format == KRN_W_EXL3)
+        fprintf(f, "bundle_exl3(\"%s\", %d, %s, %d, %d)", name, w->exl3.bits, CODEBOOKS[w->exl3.codebook], w->n, w->k);
+    else fprintf(f, "bundle_weight(\"%s\", %s, %d, %d)", name, FORMATS[w->format], w->n, w->k);
 }
 
 static const krn_weight *weight(const call *c, int i, int32_t expert)
@@ -150,8 +183,9 @@ static err_code declare(call *c, int i, char c_name[64], err *e)
         return ERR_OK;
     }
     TRY(write_matrix(c->b, name, w, e));
-    fprintf(c->f, "    const krn_weight %s = bundle_weight(\"%s\", %s, %d, %d);\n", c_name, name, format_name(w->format),
-            w->n, w->k);
+    fprintf(c->f, "    const krn_weight %s = ", c_name);
+    put_matrix(c->f, name, w);
+    fputs(";\n", c->f);
     return ERR_OK;
 }
 
@@ -203,14 +237,32 @@ static err_code put_embed(call *c, err *e)
     return rc;
 }
 
+/* How sums with weight i are made: of EXL3 weights on the fp16 rows that everybody has, if the tape's run had them. */
+static const char *acc_of(const call *c, int i)
+{
+    const bool exl3 = eng_reps_exl3(&c->b->program->reps, c->op->weight[i]);
+    return exl3 && c->b->exl3_acc == KRN_ACC_BLOCKED ? "KRN_ACC_BLOCKED" : "KRN_ACC_F64";
+}
+
+/* Parts that are summed each alone, as the bench does: one a rank, where ranks cut the op's sum. */
+static int32_t parts_of(const call *c)
+{
+    return eng_wkind_of(c->op->weight[0])->cut == ENG_CUT_COLS ? eng_bench_ranks(c->b->bench) : 1;
+}
+
 static err_code put_linear(call *c, err *e)
 {
     char w[64];
     const krn_weight *view = weight(c, 0, -1);
+    const int32_t parts = parts_of(c);
     bool wide = c->b->program->value[c->op->out[0]].dtype == FMT_DTYPE_F32;
     TRY(declare(c, 0, w, e));
-    fprintf(c->f, "    krn_linear_ref(%s, %d, %d, &%s, KRN_ACC_F64, %s, %s, %d);\n", c->in[0], view->k, rows_of(c), w,
-            wide ? "KRN_OUT_F32" : "KRN_OUT_BF16", c->out[0], view->n);
+    if (parts > 1) /* partial sums are f32 */
+        fprintf(c->f, "    bundle_parts(%s, %d, &%s, %d, %s, %s);\n", c->in[0], rows_of(c), w, parts, acc_of(c, 0),
+                c->out[0]);
+    else
+        fprintf(c->f, "    krn_linear_ref(%s, %d, %d, &%s, %s, %s, %s, %d);\n", c->in[0], view->k, rows_of(c), w,
+                acc_of(c, 0), wide ? "KRN_OUT_F32" : "KRN_OUT_BF16", c->out[0], view->n);
     return ERR_OK;
 }
 
@@ -315,10 +367,12 @@ static err_code put_experts(call *c, bool up, err *e)
             if (!is_chosen(ids, picks, ex)) continue;
             weight_name(c, i, ex, file);
             TRY(write_matrix(c->b, file, w, e));
-            fprintf(c->f, "        bundle_weight(\"%s\", %s, %d, %d),\n", file, format_name(w->format), w->n, w->k);
+            fputs("        ", c->f);
+            put_matrix(c->f, file, w);
+            fputs(",\n", c->f);
         }
-        fprintf(c->f, "    };\n    bundle_experts(%s, %s, %s, %d, %d, %s_of, %s, %d, KRN_ACC_F64, %s, %s);\n", c->in[0],
-                up ? "false" : "true", c->in[1], rows_of(c), g->n_active, name, name, n,
+        fprintf(c->f, "    };\n    bundle_experts(%s, %s, %s, %d, %d, %s_of, %s, %d, %s, %d, %s, %s);\n", c->in[0],
+                up ? "false" : "true", c->in[1], rows_of(c), g->n_active, name, name, n, acc_of(c, i), parts_of(c),
                 up ? "KRN_OUT_BF16" : "KRN_OUT_F32", c->out[i]);
     }
     return ERR_OK;
@@ -345,9 +399,10 @@ static err_code put_markov(call *c, err *e)
     int32_t n_rows;
     TRY(put_tokens_before(c, 0, &n_rows, embed, e));
     TRY(declare(c, 1, head, e));
-    fprintf(c->f, "    bundle_markov(%s, %s, %d, %s.data, %d, %d, %d, %d, %d, token_before, KRN_ACC_F64, %s, %s);\n",
+    fprintf(c->f, "    bundle_markov(%s, %s, %d, %s.data, %d, %d, %d, %d, %d, token_before, %s, KRN_ACC_F64, %s, %s);\n",
             c->in[0], embed, n_rows, head, g->vocab, g->markov_rank, (int)c->b->x.n[ENG_DIM_B], g->block,
-            (int)c->b->x.n[ENG_DIM_N_OUT], c->out[0], c->out[1]);
+            (int)c->b->x.n[ENG_DIM_N_OUT], c->b->program->reps.markov == ENG_MARKOV_CACHE ? "true" : "false", c->out[0],
+            c->out[1]);
     return ERR_OK;
 }
 
@@ -396,7 +451,9 @@ static err_code put_op(call *c, err *e)
     case ENG_OP_ATTENTION: return put_attention(c, e);
     case ENG_OP_WO_A: return put_wo_a(c, e);
     case ENG_OP_ROUND:
-        fprintf(f, "    krn_round_bf16_ref(%s, %s, %" PRId64 ");\n", c->in[0], c->out[0], elems(c->b, op->in[0]));
+        fprintf(f, "    krn_round_bf16%s_ref(%s, %s, %" PRId64 ");\n",
+                c->b->program->value[op->out[0]].dtype == FMT_DTYPE_F32 ? "_f32" : "", c->in[0], c->out[0],
+                elems(c->b, op->in[0]));
         break;
     case ENG_OP_GATE_SCORES:
         fprintf(f, "    krn_gate_scores_ref(%s, %s, %d, %d);\n", c->in[0], c->out[0], rows, g->n_experts);

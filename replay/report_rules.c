@@ -114,7 +114,8 @@ static const rpl_field ACCEPTANCE[] = {
 
 static const rpl_field SCORE_ARM[] = { KEY("arm"), LABEL("clean"), END };
 static const rpl_field SCORECARD[] = {
-    COMMON, OR("partial"), LABEL("model"), KEY("seed"), KEY("kinds"), KEY("ops"), KEY("every"), SUM_IF("planted_wanted"),
+    COMMON, OR("partial"), LABEL("model"), KEY("bound"), KEY("seed"), KEY("kinds"), KEY("ops"), KEY("every"),
+    SUM_IF("planted_wanted"),
     DERIVED("matrix"), SUM("planted"), SUM("detected"), SUM("right"), SUM("missed"), SUM("admissible"),
     SUM("absorbed"), SUM("idle"), SUM_IF("causes_named"), SUM_IF("causes_right"), MAX("seconds"),
     KEYED_IN_KEY("arms", SCORE_ARM, "arm"), LIST("plantings", NULL), END,

@@ -161,6 +161,7 @@ static err_code judge(const run *r, const fmt_tape *t, const rpl_controls *contr
     rpl_certify_options o = rpl_certify_options_of(t);
     const rpl_certify_job job = { .rounds = &r->round_index, .n = 1 };
     rpl_causes causes = { .tape = t, .n_ranks = o.n_ranks, .controls = controls };
+    o.bound = r->o->bound;
     o.threads = 1;
     o.explain = rpl_cause_explain;
     o.explain_ctx = &causes;

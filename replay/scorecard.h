@@ -55,6 +55,7 @@ typedef struct rpl_score_options {
     const char *kinds, *ops; /* patterns (cli_match); NULL: all */
     int32_t every;           /* only one planting in so many, chosen by the seed; 1: all */
     uint64_t seed;
+    rpl_bound bound;         /* the certificate's */
     int32_t threads;         /* plantings at a time; 0: all of the machine */
     bool quiet;
 } rpl_score_options;

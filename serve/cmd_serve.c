@@ -241,6 +241,7 @@ static err_code open_worker(serving *s, const char *model, const serve_words *wo
     char checkpoint[FMT_SHA256_HEX];
     json_t *planned = NULL;
     TRY(eng_weights_open(model, quiet, &s->weights, e));
+    if (eng_weights_need(s->weights, &p->run.reps, e) != ERR_OK) return err_wrap(e, "arm %s", p->run.arm->name);
     eng_weights_identity(s->weights, checkpoint);
     TRY(planned_memory(s, words, p, &planned, e));
     s->about = json_pack("{s:o, s:o}", "identity", eng_identity(s->weights, &p->run), "planned_bytes", planned);

@@ -12,7 +12,7 @@ typedef struct srv_stats {
     uint64_t rows;                        /* inserted */
     uint64_t steps[ENG_BATCH_MAX + 1];    /* draft steps by their slots */
     uint64_t first_insert_ns, first_step_ns; /* the first of each: what was not warm shows here */
-    /* Received to begun; the engine at an insert (on CUDA: until it is in the queue) and at a step; received to answered. */
+    /* Received to begun; the engine at an insert (CUDA: until it is in the queue) and at a step; received to answered. */
     srv_histogram queue, insert, step, reply;
 } srv_stats;
 

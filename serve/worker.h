@@ -11,8 +11,8 @@
 #include "serve/session.h"
 
 /* A thread that sleeps takes some 50 us to wake, as long as an insert. With a device the worker's thread therefore stays
- * awake for so long after each piece of work, and so does the server's loop: at most that much of two processors every time,
- * 5 % of each at 50 rounds a second. On the CPU the steps need the processors more. */
+ * awake for so long after each piece of work, and so does the server's loop: at most that much of two processors each
+ * time, 5 % of each at 50 rounds a second. On the CPU the steps need the processors more. */
 #define SRV_SPIN_NS 1000000ull
 
 /* A request on its way to the engine, and its reply on the way back. malloc'd; owned by whoever it was handed to last. */

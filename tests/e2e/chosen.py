@@ -54,23 +54,22 @@ def same(r, drafts=1):
 
 
 def dumps_replay_to_their_own_bits_and_by_the_reference(p):
-    for name, tp, mode in (('tiny', 1, 'eager'), ('tiny', 2, 'graph'), ('mid', 2, 'eager'), ('mid', 1, 'graph'),
-                           ('short', 2, 'graph')):
+    for name, tp, mode in (('tiny', 1, 'eager'), ('tiny', 2, 'graph'), ('mid', 2, 'eager'), ('short', 1, 'graph')):
         with Worker(p, name, '--dump-rounds', 'every:3', '--tp', tp, '--mode', mode) as w:
             p.ok('drive', 'unix:./w.sock', '--script', name + '.safetensors', '--concurrency', 4)
         check(len(w.tapes) == 1 and w.tapes[0].endswith('.tape'), str(w.tapes))
         tape = w.tapes[0]
         first = replay(p, tape, name)
-        same(first, drafts=20)
+        same(first, drafts=15)
         check(first['windows_restored'] > 10, str(first))
-        same(replay(p, tape, name, '--mode', 'graph' if mode == 'eager' else 'eager', '--repeat', 2), drafts=20)
+        same(replay(p, tape, name, '--mode', 'graph' if mode == 'eager' else 'eager', '--repeat', 2), drafts=15)
         p.ok('diff', tape, tape, '--forced', '--model', name)
         reference = replay(p, tape, name, '--arm', 'mirror', exits=(0, 1))
         check(reference['drafts'] == first['drafts'] and not reference['not_replayed'], str(reference))
         check(reference['drafts_equal'] >= 0.9 * reference['drafts'], str(reference))
         check(not reference['contradictions'], str(reference))
         os.rename('again.tape', 'mirror.tape')  # a replay is a tape of chosen rounds too
-        same(replay(p, 'mirror.tape', name), drafts=20)
+        same(replay(p, 'mirror.tape', name), drafts=15)
 
 
 def tapes_of_one_run_replay_one_by_one(p):

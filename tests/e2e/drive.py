@@ -15,6 +15,7 @@ BINARY = os.path.abspath(sys.argv[1])
 ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 10000
 ENV = dict(os.environ, XDG_CACHE_HOME=os.path.abspath("cache"))
 LONG = 600
+SCRIPTS = {"model": "s.safetensors", "shallow": "shallow.safetensors"}  # shallow: one stage, for many rounds
 
 
 def run(*words, code=0):
@@ -28,13 +29,13 @@ def run(*words, code=0):
 class Worker:
     """A running serve; leaving the block ends it as SIGTERM does, unless it was killed. code: its exit status then."""
 
-    def __init__(self, *words, address="unix:w.sock", env=None, limit=None, code=0):
+    def __init__(self, *words, address="unix:w.sock", env=None, limit=None, code=0, model="model"):
         def bound():
             if limit:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        self.killed, self.code = False, code
-        self.process = subprocess.Popen([BINARY, "serve", "model", "--listen", address, "--json", *words],
+        self.killed, self.code, self.script = False, code, SCRIPTS[model]
+        self.process = subprocess.Popen([BINARY, "serve", model, "--listen", address, "--json", *words],
                                         env=dict(ENV, **(env or {})), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, preexec_fn=bound)
         line = self.process.stdout.readline()
@@ -46,7 +47,7 @@ class Worker:
         return json.loads(run("status", self.address, "--json", *words).stdout)
 
     def drive(self, *words, code=0):
-        return json.loads(run("drive", self.address, "--script", "s.safetensors", "--json", *words, code=code).stdout)
+        return json.loads(run("drive", self.address, "--script", self.script, "--json", *words, code=code).stdout)
 
     def __enter__(self):
         return self
@@ -65,12 +66,12 @@ def tapes(folder):
 
 def four_clients_many_rounds():
     """No cross-talk: each answer equals the request's own offline recording; nothing is lost; memory stays flat."""
-    with Worker() as w:
-        first = w.drive("--concurrency", "4", "--check", "ref.tape")
+    with Worker(model="shallow") as w:
+        first = w.drive("--concurrency", "4", "--check", "shallow.tape")
         repeat = max(1, -(-ROUNDS // first["rounds"]))
-        w.drive("--concurrency", "4", "--check", "ref.tape", "--repeat", str(max(1, repeat // 10)))
+        w.drive("--concurrency", "4", "--check", "shallow.tape", "--repeat", str(max(1, repeat // 10)))
         early = w.status()["memory"]["resident_bytes"]
-        n = w.drive("--concurrency", "4", "--check", "ref.tape", "--repeat", str(repeat))
+        n = w.drive("--concurrency", "4", "--check", "shallow.tape", "--repeat", str(repeat))
         late = w.status()
         assert n["mismatches"] == 0 and n["checked"] == n["drafts"] == first["drafts"] * repeat, n
         assert n["rounds"] >= ROUNDS and n["faults"] == {}, n
@@ -200,8 +201,14 @@ def start_over():
             os.remove(name)
     run("synth", "model", "--config", "tiny", "--seed", "3", "--quiet")
     run("synth", "model2", "--config", "tiny", "--seed", "4", "--quiet")
-    run("script", "s.safetensors", "--model", "model", "--rounds", "40", "--slots", "4", "--seed", "9", "--quiet")
-    run("record", "model", "--script", "s.safetensors", "--mode", "graph", "--level", "io", "-o", "ref.tape", "--quiet")
+    with open("model/config.json", encoding="utf-8") as f:
+        shallow = dict(json.load(f), n_mtp_layers=1)
+    with open("shallow.json", "w", encoding="utf-8") as f:
+        json.dump(shallow, f)
+    run("synth", "shallow", "--config", "shallow.json", "--seed", "3", "--quiet")
+    for model, tape in (("model", "ref.tape"), ("shallow", "shallow.tape")):
+        run("script", SCRIPTS[model], "--model", model, "--rounds", "40", "--slots", "4", "--seed", "9", "--quiet")
+        run("record", model, "--script", SCRIPTS[model], "--mode", "graph", "--level", "io", "-o", tape, "--quiet")
     run("record", "model2", "--script", "s.safetensors", "--level", "io", "-o", "other.tape", "--quiet")
 
 

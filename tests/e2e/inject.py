@@ -2,7 +2,8 @@
 
 A run with a fault says so wherever its tape is shown, is judged FAIL with the op named, and a fault that has no occasion
 leaves no tape. The scorecard of a sample finds every fault that must show, at its op."""
-import json, os
+import json, os, shutil
+from exl3 import deliver
 from lib import check, main
 
 
@@ -113,7 +114,7 @@ def what_cannot_be_planted_is_refused(p):
 
 def a_sample_scores_full_marks(p):
     model(p)
-    r = json.loads(p.ok('scorecard', 'tiny', '--every', 40, '--seed', 5, '--arms', 'native-packed,native-packed/2/fused',
+    r = json.loads(p.ok('scorecard', 'tiny', '--every', 100, '--seed', 5, '--arms', 'native-packed,native-packed/2/fused',
                         '--json', timeout=280).stdout)
     full = r['verdict'] == 'PASS' and r['missed'] == 0 and r['detected'] > 20
     check(full, {k: r[k] for k in r if k != 'plantings'})
@@ -129,8 +130,21 @@ def a_sample_scores_full_marks(p):
     check(unshown == r['admissible'] + r['absorbed'] + r['idle'], f'{unshown} unshown')
 
 
+def the_control_is_scored_where_its_weights_are(p):
+    model(p)
+    if not os.path.exists('delivered'):
+        shutil.copytree('tiny', 'delivered')
+        deliver('delivered')
+    r = json.loads(p.ok('scorecard', 'delivered', '--kinds', 'exl3-*', '--ops', 's0.attn.wq_b', '--json').stdout)
+    check(r['verdict'] == 'PASS' and r['right'] == r['planted'] == 10, {k: r[k] for k in r if k != 'plantings'})
+    check([a['arm'] for a in r['arms'] if 'k2' in a['arm']] == ['k2-tp2/2'], r['arms'])
+    check(r['causes_right'] == r['causes_named'] == 9, f'{r["causes_right"]} causes of {r["causes_named"]}')
+    p.refused(2, 'does not apply', 'inject', 'delivered', '--script', 's.safetensors', '--fault', 'exl3-bit@s0.attn.wq_b',
+              '-o', 'no.tape')
+
+
 if __name__ == '__main__':
     main([the_list_has_every_field, places_of_a_kind_can_be_planted, the_tape_says_what_was_planted,
           a_rank_that_went_its_own_way_is_the_origin,
           the_certificate_names_the_op, a_rerun_names_what_one_tape_cannot, modes_and_ranks_give_the_same_fault,
-          what_cannot_be_planted_is_refused, a_sample_scores_full_marks])
+          what_cannot_be_planted_is_refused, the_control_is_scored_where_its_weights_are, a_sample_scores_full_marks])

@@ -26,8 +26,10 @@ def column(r, name):
 
 
 def every_column_is_equal_or_admissible(p):
-    for options in (('--level', 'deep'), ('--level', 'deep', '--tp', 2, '--mode', 'graph'), ('--level', 'io')):
-        r = parity(p, record(p, 't.tape', *options), '--poison')
+    few = ('--arms', 'native-packed,mirror,mirror64')
+    for arms, *options in (((), '--level', 'deep'), (few, '--level', 'deep', '--tp', 2, '--mode', 'graph'),
+                           (few, '--level', 'io')):
+        r = parity(p, record(p, 't.tape', *options), '--poison', *arms)
         check(r['verdict'] == 'PASS' and r['rounds'] == 6 and r['recorded_run'], str(r))
         names = [c['name'] for c in r['columns']]
         for mode in ('eager', 'graph'):

@@ -208,6 +208,12 @@ def other_parameters_are_refused(p):
     r = json.loads(p.ok('quantize', m, 'changed', *QUICK[:4], '--head', 4, '--force', '--json').stdout)
     check(r['kept'] == r['shards'] - 1 and r['head']['bits'] == 4 and r['dense']['rms'] is None, r)
     check(tensors('changed')['head.trellis'][1][2] == 64, 'the bits did not change')
+    if os.path.exists('beside'):
+        p.ok('quantize', 'beside', 'beside', *QUICK[:4], '--head', 4, '--force')
+        index = json.load(open('beside/model.safetensors.index.json'))
+        t = tensors('beside')
+        check(set(index['weight_map']) == set(t), 'the index has names of the replaced shard')
+        check(index['metadata']['total_size'] == sum(len(x[2]) for x in t.values()), index['metadata'])
 
 
 def another_codebook_has_its_marker(p):

@@ -4,6 +4,7 @@ A bundle builds with a C compiler alone, and says of a clean run that it is the 
 the index that the certificate names."""
 import glob, json, os, re, shutil, subprocess
 import numpy as np
+from exl3 import deliver
 from lib import check, main
 
 FLAGS = ['-std=c11', '-O1', '-ffp-contract=off']
@@ -18,9 +19,9 @@ def model(p):
     p.ok('record', 'tiny', '--script', 's.safetensors', '--level', 'deep', '-o', 'clean.tape')
 
 
-def reduce(p, tape, op, *options, folder='bundle', rnd=1):
+def reduce(p, tape, op, *options, folder='bundle', rnd=1, of='tiny'):
     shutil.rmtree(folder, ignore_errors=True)
-    said = json.loads(p.ok('reduce', tape, 'tiny', '--op', op, '--round', rnd, '-o', folder, '--json', *options).stdout)
+    said = json.loads(p.ok('reduce', tape, of, '--op', op, '--round', rnd, '-o', folder, '--json', *options).stdout)
     size = sum(os.path.getsize(x) for x in glob.glob(folder + '/**', recursive=True) if os.path.isfile(x))
     check(said['bytes'] == size, f'{op}: says {said["bytes"]} bytes, has {size}')
     check(not os.path.exists(folder + '.part'), f'{op}: .part is left')
@@ -130,6 +131,31 @@ def rows_make_it_small(p):
     check(len(ids) == block['rows'], f'{len(ids)} positions')
 
 
+def ops_of_the_control_are_bundles(p):
+    """EXL3 linears, experts and head, sums that two ranks cut, logits and Markov terms that are rounded to bf16."""
+    model(p)
+    if not os.path.exists('delivered'):
+        shutil.copytree('tiny', 'delivered')
+        deliver('delivered')
+        p.ok('record', 'delivered', '--script', 's.safetensors', '--level', 'deep', '--arm', 'k2-tp2', '--tp', 2, '-o',
+             'control.tape')
+    calls = ''
+    for op in ('s0.attn.qr', 's0.attn_out', 's1.ffn.gate', 's0.ffn.slot', 'head.logits', 'head.biased'):
+        said = reduce(p, 'control.tape', op, of='delivered')
+        code, text = run()
+        check(code == 0 and said['illegal'] == 0 and said['elements'] > 0, f'{op}: {text}')
+        calls += open('bundle/test.c').read()
+    for call in ('bundle_exl3(', 'bundle_parts(', 'KRN_ACC_BLOCKED, 2, KRN_OUT_F32', 'krn_round_bf16_f32_ref(',
+                 'token_before, true, '):
+        check(call in calls, f'no {call}')
+    reduce(p, 'control.tape', 's0.attn.qr', of='delivered')
+    tiles = np.load('bundle/data/attn.wq_a.npy')
+    tiles[0, 0, 0] ^= 1
+    np.save('bundle/data/attn.wq_a.npy', tiles)
+    code, text = run()
+    check(code == 1 and 'THE TWIN HERE' in text, f'a flipped bit of a tile: {text}')
+
+
 def a_changed_input_is_noticed(p):
     model(p)
     reduce(p, 'clean.tape', 's0.attn.qr')
@@ -166,5 +192,5 @@ def what_cannot_be_reduced_is_refused(p):
 if __name__ == '__main__':
     main([make_alone_builds_a_bundle, a_folder_may_end_in_a_slash, every_kind_of_op_is_the_same_on_a_clean_run,
           a_fault_differs_where_the_certificate_says, an_op_is_named_as_elsewhere, rows_make_it_small,
-          a_changed_input_is_noticed,
+          ops_of_the_control_are_bundles, a_changed_input_is_noticed,
           what_cannot_be_reduced_is_refused])

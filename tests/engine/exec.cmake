@@ -6,3 +6,4 @@ sparktape_test(test_shots LINKS engine SOURCES ${PROJECT_SOURCE_DIR}/tests/suppo
 target_link_options(test_shots PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 sparktape_test(test_bootstrap LINKS engine)
 sparktape_test(test_fault LINKS engine TIMEOUT 300)
+sparktape_test(test_misread LINKS engine)

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "engine/markov_table.h"
 #include "engine/synth.h"
 #include "tests/engine/fixture.h"
 #include "tests/support/exl3_delivery.h"
@@ -137,6 +138,60 @@ static void check_model(const model *m)
 static void every_arm_has_the_same_bits_eager_and_planned_on_tiny(void **state) { (void)state; check_model(&tiny); }
 static void every_arm_has_the_same_bits_eager_and_planned_on_mid(void **state) { (void)state; check_model(&mid); }
 
+/* ---- the Markov term ---- */
+
+static void hot_rows_change_no_bit(void **state)
+{
+    (void)state;
+    static seen plain, hot;
+    const model *const all[] = { &tiny, &mid };
+    for (int i = 0; i < 2; i++)
+        for (int32_t tp = 1; tp <= 2; tp++) {
+            const eng_options o = options_of("native-hybrid-head", NULL, NULL, tp);
+            const eng_options of_hot = options_of("native-hybrid-head-hot", NULL, NULL, tp);
+            assert_true(eng_markov_rows(&all[i]->config, of_hot.reps.markov) > 0);
+            answer a = run(all[i], &o, &plain), b = run(all[i], &of_hot, &hot);
+            assert_memory_equal(&a, &b, sizeof a);
+            compare(&plain, &hot, "native-hybrid-head-hot");
+        }
+}
+
+/* Logits and biased logits that no bf16 number is. */
+static void count_unrounded(void *ctx, const eng_site *site, const fmt_tensor *t)
+{
+    const char *name = site->program->value[site->value].name;
+    const float *v = t->data;
+    if (strcmp(name, "head.logits") != 0 && strcmp(name, "head.biased") != 0) return;
+    assert_int_equal(t->dtype, FMT_DTYPE_F32);
+    for (int64_t i = 0; i < fmt_tensor_elems(t); i++) *(int64_t *)ctx += v[i] != bf16_round(v[i]);
+}
+
+static int64_t unrounded(const char *arm, int32_t tp)
+{
+    const eng_options o = options_of(arm, NULL, NULL, tp);
+    int64_t n = 0;
+    const eng_tap tap = { .tensor = count_unrounded, .ctx = &n };
+    const int32_t pos[3] = { 0, 1, 2 };
+    eng_engine *g;
+    answer a;
+    OK(eng_open(tiny.weights, &o, 1, ENG_LEVEL_DEEP, true, &g, e));
+    OK(eng_insert(g, 0, tiny.taps, pos, 3, NULL, e));
+    OK(eng_draft(g, 1, (const int32_t[]){ 0 }, (const int32_t[]){ 5 }, (const int32_t[]){ 2 }, tiny.config.block, a.drafts,
+                 a.confidence, &tap, e));
+    eng_close(g);
+    return n;
+}
+
+static void the_control_rounds_its_logits_and_no_other_arm_does(void **state)
+{
+    (void)state;
+    for (int32_t tp = 1; tp <= 2; tp++) {
+        assert_int_equal(unrounded("k2-tp2", tp), 0);
+        assert_true(unrounded("k2-head", tp) > 1000);
+        assert_true(unrounded("native-hybrid-head-hot", tp) > 1000);
+    }
+}
+
 /* ---- what is held ---- */
 
 /* Decoded columns [inputs] and rows [outputs] of a rank's view are those of the whole. */
@@ -162,7 +217,7 @@ static void check_slice(const eng_weights *w, const krn_weight *part, eng_wid id
 static void ranks_hold_slices_of_the_whole(void **state)
 {
     (void)state;
-    const eng_reps reps = { ENG_REP_EXL3, ENG_REP_EXL3, ENG_REP_EXL3 };
+    const eng_reps reps = { ENG_REP_EXL3, ENG_REP_EXL3, ENG_REP_EXL3, ENG_MARKOV_FACTORISED };
     for (int32_t rank = 0; rank < 2; rank++) {
         eng_rank_weights *r;
         OK(eng_rank_weights_open(tiny.weights, rank, 2, &reps, true, &r, e));
@@ -227,6 +282,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_arm_has_the_same_bits_eager_and_planned_on_tiny),
         cmocka_unit_test(every_arm_has_the_same_bits_eager_and_planned_on_mid),
+        cmocka_unit_test(hot_rows_change_no_bit),
+        cmocka_unit_test(the_control_rounds_its_logits_and_no_other_arm_does),
         cmocka_unit_test(ranks_hold_slices_of_the_whole),
         cmocka_unit_test(a_product_with_exl3_takes_its_rows_as_they_are),
         cmocka_unit_test(an_arm_refuses_by_name_what_is_not_delivered),

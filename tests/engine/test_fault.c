@@ -6,11 +6,9 @@
 #include "engine/engine.h"
 #include "engine/exec.h"
 #include "engine/synth.h"
+#include "tests/support/exl3_delivery.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 enum { SLOTS = 2, ROWS = 48, SECOND_ROWS = 9, VALUES_MAX = 512 };
 
@@ -30,6 +28,7 @@ static int make_model(void **state)
     config.window = 16; /* which the first slot fills and the second does not */
     setenv("XDG_CACHE_HOME", folder, 1);
     if (eng_synth_checkpoint(folder, &config, 11, true, &report, &e) != ERR_OK) fail_msg("%s", e.msg);
+    exl3_delivery_write(folder, &config, &(exl3_delivery){ 2, 5, 6, FMT_EXL3_MUL1, 3 });
     if (eng_weights_open(folder, true, &weights, &e) != ERR_OK) fail_msg("%s", e.msg);
     free(folder);
     size_t n = (size_t)ROWS * (size_t)config.n_taps * (size_t)config.dim;
@@ -142,6 +141,7 @@ static const setting SETTINGS[] = {
     { "native-packed", "fused", ENG_MODE_GRAPH, 2 },
     { "native-expanded", "exact", ENG_MODE_EAGER, 2 },
     { "mirror64", "exact", ENG_MODE_GRAPH, 1 },
+    { "k2-tp2", "exact", ENG_MODE_EAGER, 2 },
 };
 
 /* These have no occasion in a run of this size, or none by what they are. */
@@ -231,6 +231,12 @@ static void and_so_in_double(void **state)
 {
     (void)state;
     check_setting(&SETTINGS[3]);
+}
+
+static void and_so_of_exl3_weights(void **state)
+{
+    (void)state;
+    check_setting(&SETTINGS[4]);
 }
 
 static void every_kind_has_an_op(void **state)
@@ -346,6 +352,10 @@ static void a_fault_that_cannot_be_planted_is_refused(void **state)
         { "qdq-missing@s0.attn_out", "native-packed", "does not apply" },
         { "order@s0.attn_out", "native-packed", "did you mean s0.attn.wo_b" }, /* its sum is hidden, and another op's */
         { "nibble-order@s0.ffn.gate", "native-expanded", "does not apply" },
+        { "nibble-order@s0.ffn.gate", "k2-tp2", "does not apply" },
+        { "exl3-bit@s0.ffn.gate", "native-packed", "does not apply" },
+        { "exl3-slice@head.logits_sum", "k2-tp2", "does not apply" }, /* of one rank nothing is cut */
+        { "exl3-svh-shift@s0.attn.wq_a", "k2-tp2", "does not apply" }, /* one block of outputs */
         { "row-swap@s0.attn_out:rank=1", "native-packed", "rank" },
         { "reduce-twice@s0.attn.wo_b_sum", "native-packed", "s0.attn.wo_b_sum" }, /* one rank adds nothing */
     };
@@ -456,6 +466,7 @@ int main(void)
         cmocka_unit_test(and_so_planned_on_two_ranks),
         cmocka_unit_test(and_so_of_expanded_weights),
         cmocka_unit_test(and_so_in_double),
+        cmocka_unit_test(and_so_of_exl3_weights),
         cmocka_unit_test(without_a_fault_the_bound_list_is_plain),
         cmocka_unit_test(an_unarmed_fault_changes_nothing),
         cmocka_unit_test(a_fault_of_one_slot_leaves_the_other_alone),

@@ -148,6 +148,22 @@ static void zero_rows_and_columns_stay_zero(void **state)
     free(data);
 }
 
+static void weights_beyond_the_scales_are_refused(void **state)
+{
+    (void)state;
+    static const float SCALES[] = { 1e12f, 1e30f, 1e37f };
+    for (size_t i = 0; i < sizeof SCALES / sizeof *SCALES; i++) {
+        err e = { 0 };
+        krn_weight w = matrix(32, 32, SCALES[i], i);
+        eng_exl3_linear out;
+        const krn_exl3_code code = { 8, FMT_EXL3_MUL1, 2 };
+        const err_code rc = eng_exl3_quantize(&w, code, (eng_exl3_signs){ 1, 2 }, encoder, NULL, NULL, NULL, &out, &e);
+        if (rc != ERR_INPUT) fail_msg("%g: %s", (double)SCALES[i], err_name(rc));
+        assert_non_null(strstr(e.msg, "too large"));
+        free((void *)w.data);
+    }
+}
+
 static void threads_change_nothing(void **state)
 {
     (void)state;
@@ -335,6 +351,7 @@ int main(void)
     static const struct CMUnitTest TESTS[] = {
         cmocka_unit_test(comes_back_within_the_known_error),
         cmocka_unit_test(zero_rows_and_columns_stay_zero),
+        cmocka_unit_test(weights_beyond_the_scales_are_refused),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(an_interrupted_linear_leaves_nothing),
         cmocka_unit_test(a_hessian_lowers_the_error_of_outputs),

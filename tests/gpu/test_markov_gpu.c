@@ -344,8 +344,8 @@ static void shapes_outside_the_contract_are_refused(void **state)
         const struct bad *s = &BAD[at];
         err e = { 0 };
         assert_int_equal(krn_markov_step(r.d_logits, r.d_embed, r.d_head, s->vocab, s->rank, s->n, 0, s->batch, s->block,
-                                         s->n_out, s->i, r.d_anchor, r.d_best[1], 1, NULL, r.d_drafts, r.d_biased, r.d_best[0],
-                                         gpu_stream(), &e),
+                                         s->n_out, s->i, r.d_anchor, r.d_best[1], 1, NULL, r.d_drafts, r.d_biased,
+                                         r.d_best[0], gpu_stream(), &e),
                          ERR_ARG);
         assert_non_null(strstr(e.msg, "markov_step: vocab="));
     }

@@ -158,20 +158,23 @@ static void sums_in_any_order_lie_inside(void **state)
             jobs[t] = (krn_linear_bound_job){ &m.w, m.x + t * K, NULL, y[t] };
             for (int k = 0; k < K; k++) x[t][k] = f32_from_bf16(m.x[t * K + k]);
         }
-        for (int rule = KRN_RULE_PARITY; rule <= KRN_RULE_WORST; rule++) {
+        for (int rule = KRN_RULE_PARITY; rule <= KRN_RULE_SHARP; rule++) {
             float sizes[T][N];
             krn_linear_bound(jobs, T, (krn_rule)rule);
             for (int t = 0; t < T; t++) jobs[t].size = sizes[t];
             krn_linear_size(jobs, T);
             for (int t = 0; t < T; t++) {
                 for (int n = 0; n < N; n++) {
-                    double exact = 0, size = 0;
+                    double exact = 0, size = 0, square = 0;
                     for (int k = 0; k < K; k++) {
-                        exact += (double)x[t][k] * (double)m.decoded[n * K + k];
-                        size += fabs((double)x[t][k] * (double)m.decoded[n * K + k]);
+                        const double product = (double)x[t][k] * (double)m.decoded[n * K + k];
+                        exact += product;
+                        size += fabs(product);
+                        square += product * product;
                     }
+                    const double reach = krn_sum_reach((krn_rule)rule, K, exact, size, square);
                     assert_true(fabs(krn_span_middle(y[t][n]) - exact) <= 1e-12 * size);
-                    assert_true(fabs(krn_span_half(y[t][n]) / (krn_sum_slack((krn_rule)rule, K) * size) - 1) < 1e-6);
+                    assert_true(fabs(krn_span_half(y[t][n]) / reach - 1) < 1e-6);
                     assert_true(fabs((double)sizes[t][n] - size) < (K / 16 + 10) * 0x1p-24 * size);
                     for (int i = 0; i < ORDERS; i++)
                         assert_inside("sum", (double)sum_in_any_order(x[t], m.decoded + n * K, K), y[t][n]);
@@ -242,18 +245,21 @@ static void slices_and_long_rows_are_summed_as_a_whole(void **state)
 static void every_instruction_set_bounds_alike(void **state)
 {
     static matrix m;
-    krn_span y[KRN_ISA_COUNT][N];
+    krn_span y[KRN_ISA_COUNT][T * N];
     (void)state;
     matrix_make(&m, KRN_W_FP4);
-    for (int isa = 0; isa < KRN_ISA_COUNT; isa++) {
-        krn_linear_bound_job job = { &m.w, m.x, NULL, y[isa] };
-        krn_isa_set((krn_isa)isa);
-        krn_linear_bound(&job, 1, KRN_RULE_PARITY);
-        for (int n = 0; n < N; n++) {
-            assert_true(fabs(y[isa][n].lo - y[0][n].lo) <= 1e-13 * (1 + fabs(y[0][n].lo)));
-            assert_true(fabs(y[isa][n].hi - y[0][n].hi) <= 1e-13 * (1 + fabs(y[0][n].hi)));
+    for (int rule = KRN_RULE_PARITY; rule <= KRN_RULE_SHARP; rule++)
+        for (int isa = 0; isa < KRN_ISA_COUNT; isa++) {
+            krn_linear_bound_job jobs[T];
+            for (int t = 0; t < T; t++) jobs[t] = (krn_linear_bound_job){ &m.w, m.x + t * K, NULL, y[isa] + t * N };
+            krn_isa_set((krn_isa)isa);
+            krn_linear_bound(jobs, T, (krn_rule)rule);
+            for (int n = 0; n < T * N; n++) {
+                const krn_span one = y[isa][n], want = y[0][n];
+                assert_true(fabs(one.lo - want.lo) <= 1e-13 * (1 + fabs(want.lo)));
+                assert_true(fabs(one.hi - want.hi) <= 1e-13 * (1 + fabs(want.hi)));
+            }
         }
-    }
     krn_isa_set(krn_isa_best());
 }
 
@@ -269,10 +275,12 @@ static void a_confidence_in_any_order_lies_inside(void **state)
         x[i] = f32_from_bf16(i < 96 ? hidden[i] : markov[i - 96]);
         wf[i] = f32_from_bf16(w[i]);
     }
-    krn_span s = krn_confidence_bound(hidden, 96, markov, 32, w, KRN_RULE_PARITY);
-    for (int i = 0; i < 500; i++) assert_inside("confidence", (double)sum_in_any_order(x, wf, 128), s);
-    assert_inside("confidence", (double)krn_confidence_ref(hidden, 96, markov, 32, w, KRN_ACC_BLOCKED), s);
-    assert_sharp("confidence", &s, 1);
+    for (int rule = KRN_RULE_PARITY; rule <= KRN_RULE_SHARP; rule++) {
+        krn_span s = krn_confidence_bound(hidden, 96, markov, 32, w, (krn_rule)rule);
+        for (int i = 0; i < 500; i++) assert_inside("confidence", (double)sum_in_any_order(x, wf, 128), s);
+        assert_inside("confidence", (double)krn_confidence_ref(hidden, 96, markov, 32, w, KRN_ACC_BLOCKED), s);
+        assert_sharp("confidence", &s, 1);
+    }
 }
 
 static void biased_logits_lie_inside(void **state)
@@ -437,15 +445,16 @@ static void mixes_from_sums_in_any_order_lie_inside(void **state)
     float base[MIX], scale[3] = { 0.7f, 1.1f, 0.9f };
     krn_span dots[MIX], pre[HC], post[HC], comb[HC * HC];
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < 30; seed++) {
+        const krn_rule rule = seed < 20 ? KRN_RULE_PARITY : KRN_RULE_SHARP;
         fill_bf16(x, HC * DIM, seed, 1.0f);
         fill_f32(fn, MIX * HC * DIM, seed + 100, 0.3f);
         fill_f32(base, MIX, seed + 200, 1.0f);
         for (int i = 0; i < HC * DIM; i++) xf[i] = f32_from_bf16(x[i]);
         krn_weight w = { .format = KRN_W_F32, .n = MIX, .k = HC * DIM, .data = fn, .row_bytes = 4 * HC * DIM };
         krn_linear_bound_job job = { &w, x, NULL, dots };
-        krn_linear_bound(&job, 1, KRN_RULE_PARITY);
-        krn_mhc_mixes_bound(x, dots, base, scale, HC, DIM, 1e-20f, 1e-6f, 20, KRN_RULE_PARITY, pre, post, comb);
+        krn_linear_bound(&job, 1, rule);
+        krn_mhc_mixes_bound(x, dots, base, scale, HC, DIM, 1e-20f, 1e-6f, 20, rule, pre, post, comb);
         for (int i = 0; i < ORDERS; i++) {
             float d[MIX], p[HC], q[HC], c[HC * HC];
             for (int k = 0; k < MIX; k++) d[k] = sum_in_any_order(xf, fn + k * HC * DIM, HC * DIM);
@@ -513,10 +522,12 @@ static void attention_lies_inside_on_both_sides_of_a_block_of_keys(void **state)
     for (size_t i = 0; i < sizeof N_RING / sizeof *N_RING * 3; i++) {
         const int32_t n = N_RING[i / 3];
         const float sink = SINK[i % 3];
-        for (int acc = KRN_ACC_BLOCKED; acc <= KRN_ACC_F64; acc++) {
-            krn_attention_ref(q, ring, n, kv, BLOCK, &sink, scale, 1, HD, o, (krn_acc)acc);
+        for (int k = 0; k < 4; k++) {
+            const krn_acc acc = k & 1 ? KRN_ACC_F64 : KRN_ACC_BLOCKED;
+            const krn_rule rule = k & 2 ? KRN_RULE_SHARP : KRN_RULE_PARITY;
+            krn_attention_ref(q, ring, n, kv, BLOCK, &sink, scale, 1, HD, o, acc);
             for (int t = 0; t < BLOCK; t++) {
-                krn_attention_bound(q + t * HD, ring, n, kv, BLOCK, sink, scale, HD, KRN_RULE_PARITY, room, s);
+                krn_attention_bound(q + t * HD, ring, n, kv, BLOCK, sink, scale, HD, rule, room, s);
                 for (int d = 0; d < HD; d++) assert_rounds_inside("attention", o[t * HD + d], s[d]);
                 if (sink < 10) assert_sharp("attention", s, HD);
             }

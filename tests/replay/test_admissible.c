@@ -85,7 +85,7 @@ static void a_clean_run_has_no_illegal_element(void **state)
         eng_options o = run_options(RUNS[i].arm, RUNS[i].tp, "eager");
         if (RUNS[i].fused) o.combine = ENG_COMBINE_FUSED;
         fmt_tape *t = record("clean.tape", &o, ENG_LEVEL_DEEP);
-        for (int bound = RPL_BOUND_DEFAULT; bound <= RPL_BOUND_WORST; bound++) {
+        for (int bound = RPL_BOUND_DEFAULT; bound < RPL_BOUNDS; bound++) {
             outcome out = judge_tape(t, o.combine, (rpl_bound)bound);
             if (out.n_illegal) fail_msg("%s tp %d: %s", RUNS[i].arm, RUNS[i].tp, out.first);
             assert_true(out.n > 500000);

@@ -2,10 +2,25 @@
 
 #include "replay/cause.h"
 #include "replay/inject.h"
+#include "tests/support/exl3_delivery.h"
 
 enum { ROUND = 3 };
 
-static int setup(void **state) { return run_setup(state); }
+#ifdef __SANITIZE_ADDRESS__ /* many times slower: every fourth mistake has to do */
+enum { EVERY = 4 };
+#else
+enum { EVERY = 1 };
+#endif
+
+/* The shared checkpoint, with an EXL3 delivery. */
+static int setup(void **state)
+{
+    if (run_setup(state) != 0) return -1;
+    exl3_delivery_write("model", eng_weights_config(shared_run.weights), &(exl3_delivery){ 2, 5, 6, FMT_EXL3_MCG, 3 });
+    eng_weights_close(shared_run.weights);
+    OK(eng_weights_open("model", true, &shared_run.weights, e));
+    return 0;
+}
 static int teardown(void **state) { return run_teardown(state); }
 
 /* The certificate of round ROUND of a tape, with causes. controls: NULL, none. The caller finishes it. */
@@ -25,7 +40,8 @@ static rpl_certificate judge(const fmt_tape *t, const rpl_controls *controls)
 /* What a cause is looked for with. OTHER: the rounds are run again without the fault, as another program would. */
 typedef enum evidence { TAPE_ALONE, RERUN, RERUN_OF_OTHER } evidence;
 
-/* The first cause that is named for a run with one fault (NULL: none is planted). */
+/* The first cause that is named for a run with one fault (NULL: none is planted), and of which op. */
+static char first_op[RPL_NAME_BYTES];
 static void cause_with(evidence with, const char *fault, const char *arm, int64_t tp, char cause[RPL_CAUSE_BYTES])
 {
     eng_options o = run_options(arm, tp, "eager"), again = o;
@@ -46,6 +62,7 @@ static void cause_with(evidence with, const char *fault, const char *arm, int64_
         OK(rpl_controls_make(t, shared_run.weights, &again, NULL, RPL_CONTROL_RUNS, true, &controls, e));
     rpl_certificate c = judge(t, with == TAPE_ALONE ? NULL : &controls);
     if (c.n_origins) memcpy(cause, c.origin[0].cause, RPL_CAUSE_BYTES);
+    snprintf(first_op, sizeof first_op, "%s", c.n_origins ? c.origin[0].op : "");
     rpl_certificate_fini(&c);
     rpl_controls_fini(&controls);
     fmt_tape_close(t);
@@ -102,13 +119,45 @@ static void a_planted_mistake_is_named_by_its_class(void **state)
     char cause[RPL_CAUSE_BYTES];
     int n_wrong = 0;
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(PLANTED); i++) {
+    for (size_t i = 0; i < COUNT_OF(PLANTED); i += EVERY) {
         cause_of(PLANTED[i].fault, PLANTED[i].arm, PLANTED[i].tp, cause);
         if (is_of(cause, PLANTED[i].cause)) continue;
         print_message("%s: found '%s', wanted %s\n", PLANTED[i].fault, cause, eng_cause_name(PLANTED[i].cause));
         n_wrong++;
     }
     assert_int_equal(n_wrong, 0);
+}
+
+/* EXL3: the op whose product it is (its value on the tape), and the mistake. */
+static void a_misread_exl3_weight_is_named_with_its_mistake(void **state)
+{
+    static const struct { const char *fault; int tp; const char *op, *cause; } PLANTED[] = {
+        { "exl3-codebook@s0.attn.wq_a:index=0", 1, "s0.attn.qr",
+          "weight misread: s0.attn.wq_a, another codebook, mul1, 100 %" },
+        { "exl3-codebook@main_proj:index=1", 1, "main_x", "weight misread: main_proj, another codebook, 3inst, 100 %" },
+        { "exl3-suh-missing@s0.attn.wo_b", 2, "s0.attn_out", "weight misread: s0.attn.wo_b, suh left out, 100 %" },
+        { "exl3-suh-sign@s1.ffn.gate", 2, "s1.ffn.gate", "weight misread: s1.ffn.gate of expert" },
+        { "exl3-svh-shift@head.logits_sum", 2, "head.logits", "weight misread: head.logits_sum, svh of the next block" },
+        { "exl3-word-order@s0.ffn.slot", 2, "s0.ffn.slot", "weight misread: s0.ffn.slot of expert" },
+        { "exl3-tile-rows@s0.ffn.slot", 1, "s0.ffn.slot", "weight misread: s0.ffn.slot of expert" },
+        { "exl3-tile-swap@s1.attn.wkv:step=draft", 1, "s1.attn.kv", "weight misread: s1.attn.wkv, tiles of neighbouring" },
+        { "exl3-no-hadamard-in@s0.ffn.shared", 2, "s0.ffn.shared",
+          "weight misread: s0.ffn.shared, inputs not transformed" },
+        { "exl3-no-hadamard-out@s0.attn.wq_b:rank=1", 2, "s0.attn.q",
+          "weight misread: s0.attn.wq_b on rank 1, outputs not transformed" },
+        { "exl3-slice@s0.attn.wq_b", 2, "s0.attn.q", "weight misread: s0.attn.wq_b, one block too early" },
+        { "exl3-bit@s0.attn.wq_a", 1, "s0.attn.qr", "wrong function" }, /* too many bits to try */
+    };
+    char cause[RPL_CAUSE_BYTES];
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(PLANTED); i += EVERY) {
+        cause_of(PLANTED[i].fault, "k2-tp2", PLANTED[i].tp, cause);
+        if (strcmp(first_op, PLANTED[i].op) != 0) fail_msg("%s: found %s first", PLANTED[i].fault, first_op);
+        if (strncmp(cause, PLANTED[i].cause, strlen(PLANTED[i].cause)) != 0)
+            fail_msg("%s: found '%s'", PLANTED[i].fault, cause);
+    }
+    cause_of(NULL, "k2-tp2", 2, cause);
+    assert_string_equal(cause, "");
 }
 
 /* One tape does not tell them from a wrong function, and says so; a second run and poison do. */
@@ -212,6 +261,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_planted_mistake_is_named_by_its_class),
+        cmocka_unit_test(a_misread_exl3_weight_is_named_with_its_mistake),
         cmocka_unit_test(what_only_a_rerun_tells_is_named_by_a_rerun),
         cmocka_unit_test(a_rerun_takes_no_class_from_a_mistake_that_comes_back),
         cmocka_unit_test(a_rerun_of_another_program_proves_nothing),
