@@ -35,7 +35,8 @@ static bool suffixes_at(const char *p, cap_reference *r)
                 good = r->n_index < FMT_DIMS_MAX && number_at(&p, INT64_MAX, &r->index[r->n_index]);
                 r->n_index++;
             } while (good && *p == ',');
-            good = good && *p++ == ']';
+            good = good && *p == ']';
+            if (good) p++;
         } else {
             good = false;
         }
