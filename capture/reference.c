@@ -4,8 +4,7 @@
 
 #include <errno.h>
 
-/* Reads a decimal number of at most hi at *p and steps over it. */
-static bool number_at(const char **p, int64_t hi, int64_t *out)
+bool cap_number_take(const char **p, int64_t hi, int64_t *out)
 {
     if (**p < '0' || **p > '9') return false;
     char *end;
@@ -25,14 +24,14 @@ static bool suffixes_at(const char *p, cap_reference *r)
     while (*p && good) {
         if (p[0] == '@' && p[1] == 'r' && r->rank == FMT_TAPE_NO_RANK) {
             p += 2;
-            good = number_at(&p, INT32_MAX, &n);
+            good = cap_number_take(&p, INT32_MAX, &n);
             if (good) r->rank = (int32_t)n;
         } else if (p[0] == '[' && !r->indexed) {
             r->indexed = true;
             do {
                 p++;
                 while (*p == ' ') p++;
-                good = r->n_index < FMT_DIMS_MAX && number_at(&p, INT64_MAX, &r->index[r->n_index]);
+                good = r->n_index < FMT_DIMS_MAX && cap_number_take(&p, INT64_MAX, &r->index[r->n_index]);
                 r->n_index++;
             } while (good && *p == ',');
             good = good && *p == ']';
@@ -49,9 +48,9 @@ static bool place_at(const char *p, cap_reference *r, const char **name, size_t 
 {
     int64_t round, slot = FMT_TAPE_NO_SLOT;
     *r = (cap_reference){ .rank = FMT_TAPE_NO_RANK };
-    if (!number_at(&p, INT32_MAX, &round) || *p++ != '/') return false;
+    if (!cap_number_take(&p, INT32_MAX, &round) || *p++ != '/') return false;
     if (*p == '-') p++;
-    else if (!number_at(&p, INT32_MAX, &slot)) return false;
+    else if (!cap_number_take(&p, INT32_MAX, &slot)) return false;
     if (*p++ != '/') return false;
     r->round = (int32_t)round;
     r->slot = (int32_t)slot;

@@ -22,4 +22,7 @@ void cap_reference_fini(cap_reference *r);
  * the other a reference, which may name the same tape. out->tape is set after ERR_OK. ERR_ARG. */
 MUST_USE err_code cap_reference_of_arguments(const char *a, const char *b, cap_reference *out, err *e);
 
+/* Reads a decimal number of at most hi at *p and steps over it. false: none is there, or it is larger. */
+bool cap_number_take(const char **p, int64_t hi, int64_t *out);
+
 #endif

@@ -1,21 +1,9 @@
 #include "tui/ref.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
-/* A decimal number of at most hi at *p, which moves behind it. */
-static bool take_number(const char **p, int64_t hi, int64_t *out)
-{
-    if (**p < '0' || **p > '9') return false;
-    char *end;
-    errno = 0;
-    long long v = strtoll(*p, &end, 10);
-    if (errno || v > hi) return false;
-    *p = end;
-    *out = v;
-    return true;
-}
+#include "capture/reference.h"
 
 bool tui_index_parse(const char *text, int64_t index[FMT_DIMS_MAX], int32_t *n)
 {
@@ -25,7 +13,7 @@ bool tui_index_parse(const char *text, int64_t index[FMT_DIMS_MAX], int32_t *n)
     if (bracket) p++;
     do {
         p += strspn(p, " ,");
-        if (*n == FMT_DIMS_MAX || !take_number(&p, INT64_MAX, &index[*n])) return false;
+        if (*n == FMT_DIMS_MAX || !cap_number_take(&p, INT64_MAX, &index[*n])) return false;
         (*n)++;
         p += strspn(p, " ");
     } while (*p == ',' || (*p >= '0' && *p <= '9'));
@@ -66,13 +54,13 @@ static bool take_place(const char *p, tui_ref *r)
 {
     int64_t n;
     *r = (tui_ref){ .slot = FMT_TAPE_NO_SLOT };
-    if (!take_number(&p, INT32_MAX, &n)) return false;
+    if (!cap_number_take(&p, INT32_MAX, &n)) return false;
     r->round = (int32_t)n;
     if (*p == 0) return true;
     if (*p++ != '/') return false;
     r->has_slot = true;
     if (*p == '-') p++;
-    else if (take_number(&p, INT32_MAX, &n)) r->slot = (int32_t)n;
+    else if (cap_number_take(&p, INT32_MAX, &n)) r->slot = (int32_t)n;
     else return false;
     if (*p == 0) return true;
     if (*p++ != '/') return false;
@@ -82,7 +70,7 @@ static bool take_place(const char *p, tui_ref *r)
     p += name_bytes;
     if (p[0] == '@' && p[1] == 'r') {
         p += 2;
-        if (!take_number(&p, INT32_MAX, &n)) return false;
+        if (!cap_number_take(&p, INT32_MAX, &n)) return false;
     }
     return *p == 0 || (*p == '[' && tui_index_parse(p, r->index, &r->n_index));
 }

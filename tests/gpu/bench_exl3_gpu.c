@@ -18,27 +18,6 @@ static const double FLOOR_WEIGHTS = 17.5;
 
 static double clocks_a_us; /* of all multiprocessors together, at the card's highest clock */
 
-static void *dev_take(int64_t bytes)
-{
-    err e = { 0 };
-    void *p;
-    gpu_ok(krn_device_alloc((uint64_t)bytes, &p, &e), &e);
-    return p;
-}
-static void *dev_filled(int64_t bytes, uint8_t byte)
-{
-    err e = { 0 };
-    void *p = dev_take(bytes);
-    gpu_ok(krn_fill(p, byte, (uint64_t)bytes, gpu_stream(), &e), &e);
-    return p;
-}
-static void wait_done(void)
-{
-    err e = { 0 };
-    bool done;
-    gpu_ok(krn_stream_wait(gpu_stream(), 0, &done, &e), &e);
-}
-
 /* A product; its i-th launch has the i-th weight, or the i-th ids into one bank. */
 typedef struct product product;
 typedef void launch_fn(const product *p, int32_t i);
@@ -74,37 +53,16 @@ static void launch_down(const product *p, int32_t i)
     gpu_ok(krn_exl3_experts_down(p->x, ids_of(p, i), p->rows, PICKS, &p->bank, p->y, p->scratch, gpu_stream(), &e), &e);
 }
 
-/* The best of REPEATS runs of one graph, microseconds a product. */
-static double time_launches(const product *p)
+/* The i-th launch of a graph, of as many weights as there are copies. */
+static void launch_copy(const void *ctx, int32_t i)
 {
-    err e = { 0 };
-    krn_graph *graph;
-    krn_event from, to;
-    double best = 1e30, us;
-    p->launch(p, 0); /* loads the kernel, which a capture may not */
-    wait_done();
-    gpu_ok(krn_event_open(true, &from, &e), &e);
-    gpu_ok(krn_event_open(true, &to, &e), &e);
-    gpu_ok(krn_capture_begin(gpu_stream(), &e), &e);
-    for (int32_t i = 0; i < LAUNCHES; i++) p->launch(p, i % p->n_copies);
-    gpu_ok(krn_capture_end(gpu_stream(), &graph, &e), &e);
-    for (int32_t i = 0; i < REPEATS; i++) {
-        gpu_ok(krn_event_record(from, gpu_stream(), &e), &e);
-        gpu_ok(krn_graph_launch(graph, gpu_stream(), &e), &e);
-        gpu_ok(krn_event_record(to, gpu_stream(), &e), &e);
-        wait_done();
-        gpu_ok(krn_event_elapsed_us(from, to, &us, &e), &e);
-        if (us < best) best = us;
-    }
-    krn_graph_close(graph);
-    krn_event_close(from);
-    krn_event_close(to);
-    return best / LAUNCHES;
+    const product *p = ctx;
+    p->launch(p, i % p->n_copies);
 }
 
 static void report(const product *p, const char *what, int32_t bits, int64_t weights)
 {
-    const double us = time_launches(p), a_clock = (double)weights / us / clocks_a_us;
+    const double us = gpu_best_us(launch_copy, p, LAUNCHES, REPEATS), a_clock = (double)weights / us / clocks_a_us;
     printf("%-12s %-10s K%d T %2d %8.2f us %8.2f MB %7.1f GB/s %7.1f Gweights/s %5.2f a clock and SM %5.1f %% of the "
            "floor\n", p->name, what, bits, p->rows, us, (double)weights * bits / 8e6, (double)weights * bits / 8e3 / us,
            (double)weights / us * 1e-3, a_clock, 100 * a_clock / FLOOR_WEIGHTS);
@@ -118,15 +76,15 @@ static void bench_linear(const char *name, int32_t bits, int32_t n, int32_t k)
     const uint64_t scratch = krn_exl3_linear_scratch(ROWS_MAX, n, k);
     product p = { .name = name, .launch = launch_linear, .out = KRN_OUT_F32,
                   .n_copies = copies > COPIES_MAX ? COPIES_MAX : (int32_t)copies };
-    uint16_t *suh = dev_filled(2 * k, 0x21), *svh = dev_filled(2 * n, 0x38);
+    uint16_t *suh = gpu_filled(2 * k, 0x21), *svh = gpu_filled(2 * n, 0x38);
     for (int32_t i = 0; i < p.n_copies; i++)
-        p.w[i] = (krn_weight){ .format = KRN_W_EXL3, .n = n, .k = k, .data = dev_filled(bytes, (uint8_t)(0x5b + i)),
+        p.w[i] = (krn_weight){ .format = KRN_W_EXL3, .n = n, .k = k, .data = gpu_filled(bytes, (uint8_t)(0x5b + i)),
                                .row_bytes = 8 * fmt_exl3_tile_bytes(bits),
                                .exl3 = { .bits = bits, .codebook = FMT_EXL3_MUL1, .suh = suh, .svh = svh,
                                          .block_bytes = (int64_t)k / 16 * 8 * fmt_exl3_tile_bytes(bits) } };
-    p.x = dev_filled((int64_t)ROWS_MAX * k * 2, 0x3b);
-    p.y = dev_take((int64_t)ROWS_MAX * n * 4);
-    p.scratch = (krn_exl3_scratch){ dev_take((int64_t)scratch), scratch };
+    p.x = gpu_filled((int64_t)ROWS_MAX * k * 2, 0x3b);
+    p.y = gpu_take((int64_t)ROWS_MAX * n * 4);
+    p.scratch = (krn_exl3_scratch){ gpu_take((int64_t)scratch), scratch };
     for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++) {
         p.rows = ROWS[r];
         report(&p, "", bits, weights);
@@ -148,15 +106,15 @@ static void bench_experts(const char *name, launch_fn *launch, int32_t n, int32_
     const uint64_t scratch = krn_exl3_experts_scratch(ROWS_MAX, PICKS, n, k);
     err e = { 0 };
     product p = { .name = name, .launch = launch, .n_copies = LAUNCHES };
-    uint16_t *tiles = dev_filled(EXPERTS * weights * BITS / 8, 0x5b), *svh = dev_filled(EXPERTS * 2 * (int64_t)n, 0x38);
-    uint16_t *suh = dev_filled((int64_t)EXPERTS * matrices * 2 * k, 0x21);
+    uint16_t *tiles = gpu_filled(EXPERTS * weights * BITS / 8, 0x5b), *svh = gpu_filled(EXPERTS * 2 * (int64_t)n, 0x38);
+    uint16_t *suh = gpu_filled((int64_t)EXPERTS * matrices * 2 * k, 0x21);
     int32_t ids[LAUNCHES * ROWS_MAX * PICKS];
     p.bank = (krn_exl3_bank){ BITS, FMT_EXL3_MUL1, EXPERTS, n, k, tiles, suh, svh };
-    p.ids = dev_take(sizeof ids);
-    p.x = dev_filled((int64_t)ROWS_MAX * PICKS * k * 2, 0x3b);
-    p.y = dev_take((int64_t)ROWS_MAX * PICKS * n * 4);
-    p.y2 = dev_take((int64_t)ROWS_MAX * PICKS * n * 4);
-    p.scratch = (krn_exl3_scratch){ dev_take((int64_t)scratch), scratch };
+    p.ids = gpu_take(sizeof ids);
+    p.x = gpu_filled((int64_t)ROWS_MAX * PICKS * k * 2, 0x3b);
+    p.y = gpu_take((int64_t)ROWS_MAX * PICKS * n * 4);
+    p.y2 = gpu_take((int64_t)ROWS_MAX * PICKS * n * 4);
+    p.scratch = (krn_exl3_scratch){ gpu_take((int64_t)scratch), scratch };
     for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
         const int32_t all = CASES[c].rows * PICKS;
         char what[16];
@@ -165,7 +123,7 @@ static void bench_experts(const char *name, launch_fn *launch, int32_t n, int32_
             for (int32_t i = 0; i < all; i++)
                 ids[l * all + i] = (l * CASES[c].distinct + i % CASES[c].distinct) * 37 % EXPERTS;
         gpu_ok(krn_copy(p.ids, ids, sizeof ids, gpu_stream(), &e), &e);
-        wait_done();
+        gpu_wait();
         snprintf(what, sizeof what, "%d experts", CASES[c].distinct);
         report(&p, what, BITS, CASES[c].distinct * weights);
     }

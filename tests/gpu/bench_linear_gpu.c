@@ -12,30 +12,6 @@ static const int64_t DISTINCT_BYTES = 400000000;
 
 static double copy_bytes_a_second;
 
-static void *dev_take(int64_t bytes)
-{
-    err e = { 0 };
-    void *p;
-    gpu_ok(krn_device_alloc((uint64_t)bytes, &p, &e), &e);
-    return p;
-}
-
-/* Bytes whose codes and scales are all harmless: bf16 and f32 numbers near 2^-9, e4m3 and e2m1 codes, scale 2^-9. */
-static void *dev_filled(int64_t bytes, uint8_t byte)
-{
-    err e = { 0 };
-    void *p = dev_take(bytes);
-    gpu_ok(krn_fill(p, byte, (uint64_t)bytes, gpu_stream(), &e), &e);
-    return p;
-}
-
-static void wait_done(void)
-{
-    err e = { 0 };
-    bool done;
-    gpu_ok(krn_stream_wait(gpu_stream(), 0, &done, &e), &e);
-}
-
 /* A product; its i-th launch has the i-th weight, or the i-th ids into one bank. */
 struct product;
 typedef void launch_fn(const struct product *p, int32_t i);
@@ -76,37 +52,16 @@ static void launch_combine(const product *p, int32_t i)
     gpu_ok(krn_experts_down_combine(p->x, ids_of(p, i), p->rows, PICKS, &p->bank, NULL, p->y, gpu_stream(), &e), &e);
 }
 
-/* The best of REPEATS runs of one graph, microseconds a launch. */
-static double time_launches(const product *p)
+/* The i-th launch of a graph, of as many weights as there are copies. */
+static void launch_copy(const void *ctx, int32_t i)
 {
-    err e = { 0 };
-    krn_graph *graph;
-    krn_event from, to;
-    double best = 1e30, us;
-    p->launch(p, 0); /* loads the kernel, which a capture may not */
-    wait_done();
-    gpu_ok(krn_event_open(true, &from, &e), &e);
-    gpu_ok(krn_event_open(true, &to, &e), &e);
-    gpu_ok(krn_capture_begin(gpu_stream(), &e), &e);
-    for (int32_t i = 0; i < LAUNCHES; i++) p->launch(p, i % p->n_copies);
-    gpu_ok(krn_capture_end(gpu_stream(), &graph, &e), &e);
-    for (int32_t i = 0; i < REPEATS; i++) {
-        gpu_ok(krn_event_record(from, gpu_stream(), &e), &e);
-        gpu_ok(krn_graph_launch(graph, gpu_stream(), &e), &e);
-        gpu_ok(krn_event_record(to, gpu_stream(), &e), &e);
-        wait_done();
-        gpu_ok(krn_event_elapsed_us(from, to, &us, &e), &e);
-        if (us < best) best = us;
-    }
-    krn_graph_close(graph);
-    krn_event_close(from);
-    krn_event_close(to);
-    return best / LAUNCHES;
+    const product *p = ctx;
+    p->launch(p, i % p->n_copies);
 }
 
 static void report(const product *p, int64_t bytes)
 {
-    const double us = time_launches(p), rate = (double)bytes / us * 1e6;
+    const double us = gpu_best_us(launch_copy, p, LAUNCHES, REPEATS), rate = (double)bytes / us * 1e6;
     printf("%-24s T %3d  %8.2f us  %8.2f MB  %6.3f TB/s  %5.1f %% of a copy\n", p->name, p->rows, us, (double)bytes * 1e-6,
            rate * 1e-12, 100 * rate / copy_bytes_a_second);
     fflush(stdout);
@@ -131,11 +86,12 @@ static void bench_linear(const char *name, krn_wformat f, int32_t n, int32_t k, 
     const int64_t bytes = n * row + scale_rows * (k / 32);
     product p = { .name = name, .launch = launch_linear, .format = f, .n = n, .k = k, .groups = groups, .out = out,
                   .n_copies = copies_for(bytes) };
+    /* Codes and scales that are all harmless: bf16 and f32 numbers near 2^-9, e4m3 and e2m1 codes, scale 2^-9. */
     for (int32_t i = 0; i < p.n_copies; i++)
-        p.w[i] = (krn_weight){ .format = f, .n = n, .k = k, .data = dev_filled(n * row, 0x3b), .row_bytes = row,
-                               .scale = dev_filled(scale_rows * (k / 32), 118), .scale_row_bytes = k / 32 };
-    p.x = dev_filled((int64_t)128 * groups * k * 2, 0x3b);
-    p.y = dev_take((int64_t)128 * n * 4);
+        p.w[i] = (krn_weight){ .format = f, .n = n, .k = k, .data = gpu_filled(n * row, 0x3b), .row_bytes = row,
+                               .scale = gpu_filled(scale_rows * (k / 32), 118), .scale_row_bytes = k / 32 };
+    p.x = gpu_filled((int64_t)128 * groups * k * 2, 0x3b);
+    p.y = gpu_take((int64_t)128 * n * 4);
     for (size_t r = 0; r < n_rows; r++) {
         p.rows = rows[r];
         report(&p, bytes);
@@ -165,13 +121,13 @@ static void bench_experts(const char *name, launch_fn *launch, krn_wformat f, in
     const int64_t row = row_bytes_of(f, k), expert_bytes = n * row + (f == KRN_W_FP4 ? (int64_t)n * (k / 32) : 0);
     product p = { .name = name, .launch = launch, .format = f, .n = n, .k = k, .n_copies = LAUNCHES };
     err e = { 0 };
-    p.bank = (krn_expert_bank){ f, EXPERTS, n, k, dev_filled(EXPERTS * n * row, 0x3b),
-                                   dev_filled(EXPERTS * (int64_t)n * (k / 32), 118) };
+    p.bank = (krn_expert_bank){ f, EXPERTS, n, k, gpu_filled(EXPERTS * n * row, 0x3b),
+                                   gpu_filled(EXPERTS * (int64_t)n * (k / 32), 118) };
     int32_t ids[LAUNCHES * 32 * PICKS];
-    p.ids = dev_take(sizeof ids);
-    p.x = dev_filled((int64_t)32 * PICKS * k * 2, 0x3b);
-    p.y = dev_take((int64_t)32 * PICKS * n * 4);
-    p.y2 = dev_take((int64_t)32 * PICKS * n * 4);
+    p.ids = gpu_take(sizeof ids);
+    p.x = gpu_filled((int64_t)32 * PICKS * k * 2, 0x3b);
+    p.y = gpu_take((int64_t)32 * PICKS * n * 4);
+    p.y2 = gpu_take((int64_t)32 * PICKS * n * 4);
     for (size_t r = 0; r < n_rows; r++) {
         bool used[EXPERTS] = { false };
         int64_t n_used = 0;
@@ -183,7 +139,7 @@ static void bench_experts(const char *name, launch_fn *launch, krn_wformat f, in
                 if (l == 0 && !used[expert]) used[expert] = true, n_used++;
             }
         gpu_ok(krn_copy(p.ids, ids, sizeof ids, gpu_stream(), &e), &e);
-        wait_done();
+        gpu_wait();
         report(&p, n_used * expert_bytes);
     }
     krn_device_free((void *)(uintptr_t)p.bank.data);
@@ -199,7 +155,7 @@ static void measure_copy(void)
 {
     err e = { 0 };
     krn_event from, to;
-    void *a = dev_filled(COPY_BYTES, 1), *b = dev_take(COPY_BYTES);
+    void *a = gpu_filled(COPY_BYTES, 1), *b = gpu_take(COPY_BYTES);
     double best = 1e30, us;
     gpu_ok(krn_event_open(true, &from, &e), &e);
     gpu_ok(krn_event_open(true, &to, &e), &e);
@@ -207,7 +163,7 @@ static void measure_copy(void)
         gpu_ok(krn_event_record(from, gpu_stream(), &e), &e);
         gpu_ok(krn_copy(b, a, COPY_BYTES, gpu_stream(), &e), &e);
         gpu_ok(krn_event_record(to, gpu_stream(), &e), &e);
-        wait_done();
+        gpu_wait();
         gpu_ok(krn_event_elapsed_us(from, to, &us, &e), &e);
         if (us < best) best = us;
     }

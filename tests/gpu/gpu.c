@@ -29,7 +29,7 @@ krn_stream gpu_stream(void)
     return stream;
 }
 
-static void wait(void)
+void gpu_wait(void)
 {
     err e = { 0 };
     bool done;
@@ -49,7 +49,7 @@ static void *take(const void *host, size_t bytes)
     uint8_t *dev = (uint8_t *)base + GUARD_BYTES;
     if (host) gpu_ok(krn_copy(dev, host, bytes, gpu_stream(), &e), &e);
     else gpu_ok(krn_fill(dev, UNWRITTEN, bytes, gpu_stream(), &e), &e);
-    wait();
+    gpu_wait();
     blocks[n_blocks++] = (block){ base, bytes };
     return dev;
 }
@@ -65,20 +65,65 @@ void gpu_get(const void *dev, void *host, size_t bytes)
     for (int i = 0; i < n_blocks; i++)
         if (blocks[i].base + GUARD_BYTES == dev) b = &blocks[i];
     if (!b || bytes > b->bytes) fail_msg("gpu_get of memory that gpu_put and gpu_out did not give");
-    wait();
+    gpu_wait();
     gpu_ok(krn_copy(guard, b->base, GUARD_BYTES, gpu_stream(), &e), &e);
     gpu_ok(krn_copy(guard + GUARD_BYTES, b->base + GUARD_BYTES + b->bytes, GUARD_BYTES, gpu_stream(), &e), &e);
     gpu_ok(krn_copy(host, dev, bytes, gpu_stream(), &e), &e);
-    wait();
+    gpu_wait();
     for (int i = 0; i < 2 * GUARD_BYTES; i++)
         if (guard[i] != GUARD) fail_msg("written outside the output: guard byte %d is %02x", i, guard[i]);
 }
 
 void gpu_free_all(void)
 {
-    wait();
+    gpu_wait();
     for (int i = 0; i < n_blocks; i++) krn_device_free(blocks[i].base);
     n_blocks = 0;
+}
+
+/* ---- benches ---- */
+
+void *gpu_take(int64_t bytes)
+{
+    err e = { 0 };
+    void *p;
+    gpu_ok(krn_device_alloc((uint64_t)bytes, &p, &e), &e);
+    return p;
+}
+
+void *gpu_filled(int64_t bytes, uint8_t byte)
+{
+    err e = { 0 };
+    void *p = gpu_take(bytes);
+    gpu_ok(krn_fill(p, byte, (uint64_t)bytes, gpu_stream(), &e), &e);
+    return p;
+}
+
+double gpu_best_us(void (*launch)(const void *ctx, int32_t i), const void *ctx, int32_t launches, int32_t repeats)
+{
+    err e = { 0 };
+    krn_graph *graph;
+    krn_event from, to;
+    double best = 1e30, us;
+    launch(ctx, 0); /* loads the kernel, which a capture may not */
+    gpu_wait();
+    gpu_ok(krn_event_open(true, &from, &e), &e);
+    gpu_ok(krn_event_open(true, &to, &e), &e);
+    gpu_ok(krn_capture_begin(gpu_stream(), &e), &e);
+    for (int32_t i = 0; i < launches; i++) launch(ctx, i);
+    gpu_ok(krn_capture_end(gpu_stream(), &graph, &e), &e);
+    for (int32_t i = 0; i < repeats; i++) {
+        gpu_ok(krn_event_record(from, gpu_stream(), &e), &e);
+        gpu_ok(krn_graph_launch(graph, gpu_stream(), &e), &e);
+        gpu_ok(krn_event_record(to, gpu_stream(), &e), &e);
+        gpu_wait();
+        gpu_ok(krn_event_elapsed_us(from, to, &us, &e), &e);
+        if (us < best) best = us;
+    }
+    krn_graph_close(graph);
+    krn_event_close(from);
+    krn_event_close(to);
+    return best / launches;
 }
 
 /* ---- inputs ---- */

@@ -29,6 +29,13 @@ void *gpu_out(size_t bytes);
 void gpu_get(const void *dev, void *host, size_t bytes);
 void gpu_free_all(void);
 
+/* For benches. Device memory that krn_device_free frees: as it is, or all bytes of it `byte`. */
+void *gpu_take(int64_t bytes);
+void *gpu_filled(int64_t bytes, uint8_t byte);
+void gpu_wait(void); /* for the stream; fails after 60 s */
+/* A graph of `launches` calls of launch(ctx, 0), (ctx, 1), ...: the best of `repeats` runs, microseconds a launch. */
+double gpu_best_us(void (*launch)(const void *ctx, int32_t i), const void *ctx, int32_t launches, int32_t repeats);
+
 /* Inputs are a hash of (seed, index): the same on every machine. */
 uint32_t gpu_hash(uint64_t seed, uint64_t i);
 float gpu_unit(uint64_t seed, uint64_t i);                    /* uniform in [-1, 1) */
