@@ -360,13 +360,13 @@ WORDS = 'score_func dtype expert_dtype'.split()
 
 
 def config(p):
-    for key in INTEGERS + REALS + WORDS + ['dspark_target_layer_ids']:
+    for turn, key in enumerate(INTEGERS + REALS + WORDS + ['dspark_target_layer_ids']):
         record_refused(p, (3, 4), ['config.json', key], with_config(lambda c: c.pop(key) and None), label=f'no {key}')
-        for value in ([{}], None, True):
+        for value in p.some(([{}], None, True), turn):
             record_refused(p, (3, 4), ['config.json', key], with_config(lambda c: c.update({key: value})),
                            label=f'{key} = {value}')
-    for key in INTEGERS:
-        for value in (-1, 1.5, '128', 1 << 31, 1 << 62):
+    for turn, key in enumerate(INTEGERS):
+        for value in p.some((-1, 1.5, '128', 1 << 31, 1 << 62), turn):
             record_refused(p, (3, 4), ['config.json', key], with_config(lambda c: c.update({key: value})),
                            label=f'{key} = {value}')
     for key in REALS:
@@ -655,9 +655,9 @@ def every_command_refuses_what_is_no_input(p):
     put('.', 'random', np.random.default_rng(2).bytes(70000))
     put('.', 'text', 'no tape, no model, no script\n' * 9)
     fresh('folder')
-    for bad in ('missing', 'folder', 'empty', 'random', 'text', '/dev/zero', '/dev/null', 'empty/x', ''):
+    for turn, bad in enumerate(('missing', 'folder', 'empty', 'random', 'text', '/dev/zero', '/dev/null', 'empty/x', '')):
         fresh('out')
-        for command in (
+        for command in p.some((
                 ['info', bad], ['ls', bad], ['show', bad + ':0/-/drafts'], ['export', bad, '-o', 'out/x.safetensors'],
                 ['export', bad, '-o', 'out/x.npz'], ['import', bad, '-o', 'out/x.tape'],
                 ['import', SCRIPT, '--identity-from', bad, '-o', 'out/x.tape'],
@@ -668,7 +668,7 @@ def every_command_refuses_what_is_no_input(p):
                 ['record', bad, '--script', SCRIPT, '-o', 'out/x.tape'], ['record', b, '--script', bad, '-o', 'out/x.tape'],
                 ['script', 'out/x.safetensors', '--model', bad], ['manifest', bad], ['manifest', bad, '-o', 'out/x.json'],
                 ['verify', bad], ['verify', b, '--receipt', bad], ['verify', b, '--manifest', bad], ['identity', bad],
-                ['weights', bad], ['weights', bad, '-o', 'out/x.safetensors'], ['plan', bad]):
+                ['weights', bad], ['weights', bad, '-o', 'out/x.safetensors'], ['plan', bad]), turn):
             if command == ['verify', b, '--receipt', 'empty']:
                 p.ok(*command, exits=(1,))   # a receipt that lists no shard
                 continue
@@ -707,16 +707,17 @@ def damaged_tapes_cost_a_line(p):
     ends = [0, 1, 7, 8, 100, len(data) // 2, len(data) - 1] + [int(x) for x in g.integers(0, len(data), 3)]
     flips = [0, 9, 40, 300, len(data) - 2, len(data) - 40] + [int(x) for x in g.integers(0, len(data), 4)]
     def flip(n): return data[:n] + bytes([data[n] ^ 1 << int(g.integers(8))]) + data[n + 1:]
-    for kind, n, bad in [('cut', n, data[:n]) for n in ends] + [('flip', n, flip(n)) for n in flips]:
+    spoiled = [('cut', n, data[:n]) for n in ends] + [('flip', n, flip(n)) for n in flips]
+    for turn, (kind, n, bad) in enumerate(spoiled):
         put('.', 'bad.tape', bad)
         fresh('out')
-        for command in (
+        for command in p.some((
                 ['info', 'bad.tape'], ['ls', 'bad.tape'], ['show', 'bad.tape:3/-/drafts'],
                 ['export', 'bad.tape', '-o', 'out/x.safetensors'],
                 ['import', SCRIPT, '--identity-from', 'bad.tape', '-o', 'out/i.tape'],
                 ['replay', 'bad.tape', b, '-o', 'out/r.tape', '--level', 'io'], ['diff', 'bad.tape', 'other.tape'],
                 ['doctor', 'bad.tape'], ['recover', 'bad.tape', '-o', 'out/c.tape'],
-                ['browse', 'bad.tape', '--keys', '/dev/null']):
+                ['browse', 'bad.tape', '--keys', '/dev/null']), turn):
             r = p.run(*command)
             lines = [x for x in r.stderr.splitlines() if x.strip()]
             where = f'{kind} at {n}: {command}'

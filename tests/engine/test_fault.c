@@ -7,6 +7,7 @@
 #include "engine/exec.h"
 #include "engine/synth.h"
 #include "tests/support/exl3_delivery.h"
+#include "tests/support/slow.h"
 
 #include <unistd.h>
 
@@ -183,11 +184,7 @@ static bool plant(const setting *set, const eng_fault_kind *k, eng_program *cons
 
 static bool planted[VALUES_MAX]; /* kinds, by any setting so far */
 
-#ifdef __SANITIZE_ADDRESS__ /* many times slower: every kind once has to do */
-enum { AGAIN = false };
-#else
-enum { AGAIN = true };
-#endif
+enum { AGAIN = !SLOW };
 
 /* Every kind that was not planted before, and a part of the others. */
 static void check_setting(const setting *set)

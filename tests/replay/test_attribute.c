@@ -2,12 +2,9 @@
 
 #include "replay/attribute.h"
 #include "replay/inject.h"
+#include "tests/support/slow.h"
 
-#ifdef __SANITIZE_ADDRESS__ /* many times slower: every fourth fault has to do */
-enum { EVERY = 4 };
-#else
-enum { EVERY = 1 };
-#endif
+enum { EVERY = SLOW ? 4 : 1 };
 
 static fmt_tape *clean; /* of native-packed, deep */
 

@@ -3,14 +3,11 @@
 #include "replay/cause.h"
 #include "replay/inject.h"
 #include "tests/support/exl3_delivery.h"
+#include "tests/support/slow.h"
 
 enum { ROUND = 3 };
 
-#ifdef __SANITIZE_ADDRESS__ /* many times slower: every fourth mistake has to do */
-enum { EVERY = 4 };
-#else
-enum { EVERY = 1 };
-#endif
+enum { EVERY = SLOW ? 4 : 1 };
 
 /* The shared checkpoint, with an EXL3 delivery. */
 static int setup(void **state)
@@ -150,7 +147,7 @@ static void a_misread_exl3_weight_is_named_with_its_mistake(void **state)
     };
     char cause[RPL_CAUSE_BYTES];
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(PLANTED); i += EVERY) {
+    for (size_t i = 0; i < COUNT_OF(PLANTED); i += SLOW ? 8 : 1) {
         cause_of(PLANTED[i].fault, "k2-tp2", PLANTED[i].tp, cause);
         if (strcmp(first_op, PLANTED[i].op) != 0) fail_msg("%s: found %s first", PLANTED[i].fault, first_op);
         if (strncmp(cause, PLANTED[i].cause, strlen(PLANTED[i].cause)) != 0)

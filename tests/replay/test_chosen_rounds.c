@@ -3,6 +3,7 @@
 #include "replay/certify.h"
 #include "replay/forced.h"
 #include "replay/replay.h"
+#include "tests/support/slow.h"
 
 enum { ROUNDS = 48, SLOTS = 4, POOL_ROWS = 512, INSERTS_MAX = 2 * SLOTS };
 
@@ -134,11 +135,7 @@ static fmt_tape *replay(const fmt_tape *from, const eng_options *run, eng_level 
 
 /* ---- the property ---- */
 
-#ifdef __SANITIZE_ADDRESS__ /* many times slower: a case of either mode and rank count has to do */
-enum { N_CASES = 2, RESTORED_MIN = 20 };
-#else
-enum { N_CASES = 6, RESTORED_MIN = 100 };
-#endif
+enum { N_CASES = SLOW ? 2 : 6, RESTORED_MIN = SLOW ? 20 : 100 };
 
 static void any_choice_of_rounds_replays_to_its_own_bits(void **state)
 {
@@ -242,7 +239,7 @@ static void every_insert_of_a_slot_in_a_round_is_judged(void **state)
     int64_t rows = choose_twice(t, keep, at);
     fmt_tape *kept = record_kept(t, "twice.tape", &o, ENG_LEVEL_DEEP, keep);
     const int64_t dim = eng_weights_config(shared_run.weights)->dim;
-    for (int32_t i = 0; i < 3; i++) { /* as recorded; each rank's record of the second insert changed */
+    for (int32_t i = 0; i < 3; i += SLOW ? 2 : 1) { /* as recorded; each rank's record of the second insert changed */
         second edit = { .at = i ? at : "", .rank = i - 1 };
         fmt_tape *copy = copy_tape(kept, "copy.tape", second_flipped, &edit);
         rpl_certify_options with = rpl_certify_options_of(copy);
@@ -272,7 +269,7 @@ static void a_whole_history_needs_no_window(void **state)
     (void)state;
     make_traffic(t, 7, false);
     memset(all, true, sizeof all);
-    for (int i = 0; i < 2; i++) {
+    for (int i = SLOW; i < 2; i++) {
         fmt_tape *tape = record_kept(t, "whole.tape", &o, ENG_LEVEL_IO, i ? all : NULL);
         assert_int_equal(cap_rounds_chosen(tape), i);
         fmt_tape *again = replay(tape, &o, ENG_LEVEL_IO, &report);

@@ -5,6 +5,7 @@
 #include "replay/first.h"
 #include "replay/parity.h"
 #include "replay/replay.h"
+#include "tests/support/slow.h"
 
 static fmt_tape *source;
 
@@ -92,7 +93,7 @@ static void every_way_to_run_agrees_or_is_explained(void **state)
     add(&b, "native-expanded", 1, "eager", NULL);
     add(&b, "mirror", 1, "eager", NULL);
     add(&b, "mirror64", 1, "eager", NULL);
-    compare(&b, 3, true);
+    compare(&b, SLOW ? 2 : 3, true);
     assert_string_equal(rpl_parity_verdict(&b.parity), "PASS");
     assert_true(b.parity.recorded_run);
     assert_int_equal(b.parity.n_pairs, 3); /* the tape and its run, and two of eager and graph */
@@ -208,7 +209,7 @@ static void a_read_of_unwritten_memory_is_named(void **state)
     static const char *const OPS[] = { "s0.attn.qr", "s1.ffn.scores", "s0.attn.o", "head.logits" };
     static const char *const MODES[] = { "eager", "graph" };
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(OPS) * COUNT_OF(MODES); i++) {
+    for (size_t i = 0; i < COUNT_OF(OPS) * COUNT_OF(MODES); i += SLOW ? 3 : 1) {
         char text[80];
         bench b = { 0 };
         snprintf(text, sizeof text, "unwritten-held@%s", OPS[i / 2]);
@@ -399,7 +400,7 @@ static void the_first_differing_round_of_many_is_found_by_few_checks(void **stat
         { "nan@s1.attn.qr:round=39", "s1.attn.qr", MANY - 1, false },
     };
     eng_fault f; /* wrong's, after the loop too */
-    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+    for (size_t i = 0; i < COUNT_OF(CASES); i += SLOW ? 3 : 1) {
         rpl_divergence d;
         f = planted(CASES[i].fault);
         wrong.fault = &f;
