@@ -5,6 +5,7 @@
 #include "base/cli.h"
 
 extern const cli_command CMD_SYNTH, CMD_QUANTIZE, CMD_SCRIPT, CMD_MANIFEST, CMD_VERIFY, CMD_IDENTITY, CMD_WEIGHTS,
-                         CMD_PLAN, CMD_ARMS, CMD_BENCH;
+                         CMD_PLAN, CMD_ARMS, CMD_BENCH, CMD_AB,
+                         CMD_DOCTOR;
 
 #endif

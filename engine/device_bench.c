@@ -65,7 +65,7 @@ uint64_t eng_device_part_bytes(const eng_device *d, eng_part part)
     return eng_device_weights_bytes(d->rank[0].weights, part);
 }
 
-err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err *e)
+err_code eng_copy_speed(krn_stream s, krn_event started, krn_event ended, double *bytes_per_s, err *e)
 {
     enum { TRIES = 10 };
     const uint64_t bytes = 1ull << 30;
@@ -76,16 +76,21 @@ err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err *e)
     *bytes_per_s = 0;
     for (int i = 0; i < TRIES && rc == ERR_OK; i++) {
         double us = 0;
-        rc = krn_event_record(d->started, d->lane[0], e);
-        if (rc == ERR_OK) rc = krn_copy(to, from, bytes, d->lane[0], e);
-        if (rc == ERR_OK) rc = krn_event_record(d->ended, d->lane[0], e);
-        if (rc == ERR_OK) rc = krn_stream_wait(d->lane[0], 0, &done, e);
-        if (rc == ERR_OK) rc = krn_event_elapsed_us(d->started, d->ended, &us, e);
+        rc = krn_event_record(started, s, e);
+        if (rc == ERR_OK) rc = krn_copy(to, from, bytes, s, e);
+        if (rc == ERR_OK) rc = krn_event_record(ended, s, e);
+        if (rc == ERR_OK) rc = krn_stream_wait(s, 0, &done, e);
+        if (rc == ERR_OK) rc = krn_event_elapsed_us(started, ended, &us, e);
         if (us > 0 && 2.0 * (double)bytes / us * 1e6 > *bytes_per_s) *bytes_per_s = 2.0 * (double)bytes / us * 1e6;
     }
     krn_device_free(from);
     krn_device_free(to);
     return rc;
+}
+
+err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err *e)
+{
+    return eng_copy_speed(d->lane[0], d->started, d->ended, bytes_per_s, e);
 }
 
 static err_code time_ops(const eng_device_run *r, krn_event *at, double *us, err *e)

@@ -3,6 +3,7 @@
 #define ENGINE_DEVICE_BENCH_H
 
 #include "engine/device.h"
+#include "kernels/device.h"
 
 /* Bytes of weights that a draft of n_out positions reads on the group's first rank: every dense matrix, the head and the
  * mHC projections once, experts_used[stage] routed experts a stage, the Markov head once a position. Rows of embeddings,
@@ -14,6 +15,8 @@ uint64_t eng_device_insert_bytes(const eng_device *d);
 uint64_t eng_device_part_bytes(const eng_device *d, eng_part part);
 /* Read plus write speed of the best of several large copies on the card. ERR_DEVICE, ERR_NOMEM. */
 MUST_USE err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err *e);
+/* The same on any stream, between two timed events. Only in a build with CUDA. */
+MUST_USE err_code eng_copy_speed(krn_stream s, krn_event started, krn_event ended, double *bytes_per_s, err *e);
 /* One eager draft, every op alone on the stream and timed by events around it: us [n_ops] of the draft program, all local
  * ranks of an op together. The host runs ahead, so launch time on the host is in none of them; an event's own time, about
  * a microsecond, is in all. */

@@ -126,12 +126,20 @@ static err_code put_draft(eng_device *d, const eng_device_draft *in, err *e)
 
 /* ---- the step ---- */
 
-/* Launches g, capturing it first where that was not done at open. */
+/* Makes g where it is not there yet: the one way to a graph, at open, by a prewarm, or when a step first wants it. */
+static err_code make_graph(const eng_device_run *r, eng_device_graph *g, err *e)
+{
+    if (g->graph) return ERR_OK;
+    TRY(eng_device_capture(r, g, e));
+    return krn_graph_upload(g->graph, r->d->stream[r->program->step], e);
+}
+
+/* Launches g, which is made first where no prewarm has done it. */
 static err_code launch_graph(const eng_device_run *r, eng_device_graph *g, err *e)
 {
     eng_device *d = r->d;
     krn_stream s = d->stream[r->program->step];
-    if (!g->graph) TRY(eng_device_capture(r, g, e));
+    TRY(make_graph(r, g, e));
     hot_begin();
     err_code rc = krn_event_record(d->started, s, e);
     if (rc == ERR_OK) rc = krn_graph_launch(g->graph, s, e);
@@ -321,12 +329,10 @@ static err_code first_touch(eng_device *d, err *e)
     return ERR_OK;
 }
 
-/* Captures what is not captured yet. */
 static err_code warm(eng_device_run r, eng_device_graph *g, int32_t *n_new, err *e)
 {
-    if (g->graph) return ERR_OK;
-    ++*n_new;
-    return eng_device_capture(&r, g, e);
+    *n_new += g->graph == NULL;
+    return make_graph(&r, g, e);
 }
 
 err_code eng_device_prewarm(eng_device *d, int32_t batch, int32_t rows, int32_t *n_new, err *e)

@@ -6,7 +6,10 @@
 
 #include <stdint.h>
 
-extern const cli_command CMD_INFO, CMD_LS, CMD_DOCTOR, CMD_RECOVER;
+extern const cli_command CMD_INFO, CMD_LS, CMD_RECOVER;
+
+/* doctor TAPE: prints every damage; *exit_status 1 when there is any. */
+MUST_USE err_code fmt_doctor(const char *path, bool json, int *exit_status, err *e);
 
 /* "12.3 MB" (powers of 1000, four digits) into buf; returns buf. */
 const char *fmt_bytes_text(uint64_t bytes, char *buf, size_t buf_bytes);

@@ -57,7 +57,16 @@ extern "C" err_code krn_device_info_get(int32_t device, krn_device_info *out, er
     info.memory_free_bytes = free_bytes;
     CUDA_TRY(cudaDriverGetVersion(&info.driver_version));
     CUDA_TRY(cudaRuntimeGetVersion(&info.runtime_version));
+    CUDA_TRY(cudaDeviceGetPCIBusId(info.bus, (int)sizeof info.bus, device));
     *out = info;
+    return ERR_OK;
+}
+
+extern "C" err_code krn_device_reaches(int32_t from, int32_t to, bool *out, err *e)
+{
+    int can = 0;
+    CUDA_TRY(cudaDeviceCanAccessPeer(&can, from, to));
+    *out = can != 0;
     return ERR_OK;
 }
 
@@ -291,6 +300,12 @@ extern "C" void krn_capture_abort(krn_stream s)
 
 extern "C" int64_t krn_graph_kernels(const krn_graph *g) { return g->n_kernels; }
 extern "C" int64_t krn_graph_nodes(const krn_graph *g) { return g->n_nodes; }
+
+extern "C" err_code krn_graph_upload(krn_graph *g, krn_stream s, err *e)
+{
+    CUDA_TRY(cudaGraphUpload(g->exec, s));
+    return ERR_OK;
+}
 
 extern "C" err_code krn_graph_launch(krn_graph *g, krn_stream s, err *e)
 {

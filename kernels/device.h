@@ -30,6 +30,7 @@ typedef struct krn_device_info {
     int32_t sm_major, sm_minor, n_sm;
     uint64_t memory_bytes, memory_free_bytes; /* free: at the time of the call */
     int32_t driver_version, runtime_version;  /* as CUDA counts: 13000 is 13.0 */
+    char bus[32];                             /* "0000:1B:00.0", by which the driver's own tools know it */
 } krn_device_info;
 
 /* 0 when there is no device or no driver. */
@@ -37,6 +38,9 @@ int32_t krn_device_count(void);
 /* Makes device the calling thread's. ERR_DEVICE: no such device (found, wanted). */
 MUST_USE err_code krn_device_use(int32_t device, err *e);
 MUST_USE err_code krn_device_info_get(int32_t device, krn_device_info *out, err *e);
+
+/* Whether kernels on `from` read and write memory of `to` without the host in between. */
+MUST_USE err_code krn_device_reaches(int32_t from, int32_t to, bool *out, err *e);
 
 /* ---- memory ---- never inside a step */
 /* At least 256-byte aligned; bytes 0 gives one byte. ERR_NOMEM says how much was wanted and is free. The bytes are zero. */
@@ -83,6 +87,8 @@ MUST_USE err_code krn_capture_end(krn_stream s, krn_graph **out, err *e);
 void krn_capture_abort(krn_stream s);
 int64_t krn_graph_kernels(const krn_graph *g); /* kernel nodes of it */
 int64_t krn_graph_nodes(const krn_graph *g);   /* all nodes */
+/* Brings what g needs to the device now, so that its first launch does not. */
+MUST_USE err_code krn_graph_upload(krn_graph *g, krn_stream s, err *e);
 MUST_USE err_code krn_graph_launch(krn_graph *g, krn_stream s, err *e);
 void krn_graph_close(krn_graph *g); /* NULL is a no-op */
 

@@ -42,8 +42,8 @@ static const cli_option OPTIONS[] = {
       offsetof(serve_words, tls_key) },
     { "--slots", "N", "requests at a time, 1 to 4 (default: 4)", CLI_COUNT, offsetof(serve_words, slots) },
     { "--positions", "N", "longest request (default: 327680)", CLI_COUNT, offsetof(serve_words, positions) },
-    { "--prewarm", "on|off", "run every shape of step before the first request (default: on)", CLI_STR,
-      offsetof(serve_words, prewarm) },
+    { "--prewarm", "on|off", "run every shape of step before the first request (default: SPARKTAPE_PREWARM, or on)",
+      CLI_STR, offsetof(serve_words, prewarm) },
     { "--frame-timeout", "SECONDS", "for a frame that has begun to be whole (default: 10)", CLI_STR,
       offsetof(serve_words, frame_timeout) },
     { "--dump-dir", "DIR", "write V1 dumps of chosen rounds there (default: DSPARK_V1_DUMP_DIR, or none)", CLI_STR,
@@ -136,7 +136,7 @@ static err_code parse_words(const serve_words *words, int64_t threads, plan *p, 
     *p = (plan){ 0 };
     TRY(eng_options_parse(&words->run, threads, &p->run, e));
     TRY(parse_listen(words, p, e));
-    TRY(parse_choice("--prewarm", words->prewarm, "on", "off", &p->prewarm, e));
+    TRY(parse_choice("--prewarm (SPARKTAPE_PREWARM)", words->prewarm ? words->prewarm : "on", "on", "off", &p->prewarm, e));
     if (words->slots > SRV_SLOTS_MAX)
         return err_set(e, ERR_ARG, "--slots: found %lld, wanted 1 to %d", (long long)words->slots, SRV_SLOTS_MAX);
     if (words->positions > POSITIONS_MAX)
@@ -310,7 +310,7 @@ static err_code serving_fini(serving *s, err *e)
 
 static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
 {
-    serve_words words = { .run = { .mode = "graph" }, .prewarm = "on", .frame_timeout = "10", .slots = SRV_SLOTS_MAX,
+    serve_words words = { .run = { .mode = "graph" }, .frame_timeout = "10", .slots = SRV_SLOTS_MAX,
                           .positions = 327680, .dump_level = "v1", .on_mismatch = "count", .dump_size = 1024 };
     cli_common common;
     cli_args args;
@@ -322,6 +322,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
         return ERR_OK;
     }
     words.run.arm = from_env(words.run.arm, "DSPARK_WORKER_ARM");
+    words.prewarm = from_env(words.prewarm, "SPARKTAPE_PREWARM");
     words.dump_dir = from_env(words.dump_dir, "DSPARK_V1_DUMP_DIR");
     words.dump_rounds = from_env(words.dump_rounds, "DSPARK_V1_ROUNDS");
     if (!words.dump_rounds && (words.dump_when.count || words.dump_flight)) words.dump_rounds = "all";

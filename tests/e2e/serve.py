@@ -126,7 +126,7 @@ def ready_tells_what_is_served(p):
         check(os.stat('w.sock').st_mode & 0o777 == 0o600, 'the socket is not ours alone')
         p.refused(5, 'somebody does already', 'serve', model(p), '--listen', 'unix:./w.sock')
     # killed, the first one left its socket behind
-    with Worker(p, '--json', '--prewarm', 'off', env={'DSPARK_WORKER_ARM': 'native-expanded'}) as w:
+    with Worker(p, '--json', env={'DSPARK_WORKER_ARM': 'native-expanded', 'SPARKTAPE_PREWARM': 'off'}) as w:
         said = json.loads(w.line)
         check((said['arm'], said['prewarm'], said['slots']) == ('native-expanded', False, 4), w.line)
         h = Client(w.address).hello(arm='native-packed')
@@ -139,8 +139,10 @@ def ready_tells_what_is_served(p):
         check(wrong['refusal'] == 'identity' and status['checkpoint'] in wrong['text'], str(wrong))
         right = Client(w.address).hello(checkpoint=status['checkpoint'])
         check(right['ok'] and right['identity_compared'], str(right))
-    with Worker(p, '--arm', 'mirror', env={'DSPARK_WORKER_ARM': 'native-expanded'}) as w:
-        check(' arm mirror ' in w.line, w.line)
+    # options win over the environment
+    with Worker(p, '--arm', 'mirror', '--prewarm', 'on',
+                env={'DSPARK_WORKER_ARM': 'native-expanded', 'SPARKTAPE_PREWARM': 'off'}) as w:
+        check(' arm mirror ' in w.line and ' prewarm on ' in w.line, w.line)
 
 
 def status_reads_as_text(p):

@@ -1,6 +1,7 @@
 sparktape_test(test_config LINKS engine)
 sparktape_test(test_inventory LINKS engine)
 sparktape_test(test_arm LINKS engine)
+sparktape_test(test_system LINKS engine)
 sparktape_test(test_weights LINKS engine)
 sparktape_test(test_exl3_reader LINKS engine)
 sparktape_test(test_exl3_arms LINKS engine TIMEOUT 120)

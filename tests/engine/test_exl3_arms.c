@@ -137,7 +137,11 @@ static void check_model(const model *m)
 }
 
 static void every_arm_has_the_same_bits_eager_and_planned_on_tiny(void **state) { (void)state; check_model(&tiny); }
-static void every_arm_has_the_same_bits_eager_and_planned_on_mid(void **state) { (void)state; if (!SLOW) check_model(&mid); }
+static void every_arm_has_the_same_bits_eager_and_planned_on_mid(void **state)
+{
+    (void)state;
+    if (!SLOW) check_model(&mid);
+}
 
 /* ---- the Markov term ---- */
 

@@ -43,19 +43,13 @@ static const char *verdict_of(const fmt_tape_report *r)
     return r->n_base_records && r->n_faults == 1 ? "WITHOUT ITS BASE" : "DAMAGED";
 }
 
-static err_code run_doctor(const cli_command *self, int argc, char **argv, int *exit_status, err *e)
+err_code fmt_doctor(const char *path, bool json, int *exit_status, err *e)
 {
-    cli_common common;
-    cli_args args;
     fmt_tape_report r;
-    TRY(cli_parse(self, argc, argv, NULL, &common, &args, e));
-    *exit_status = 0;
-    if (common.help) { cli_help(self); return ERR_OK; }
-    const char *path = args.item[0];
     TRY(fmt_tape_examine(path, &r, e));
     bool sound = r.n_faults == 0;
-    err_code rc = print_faults(path, &r, common.json, e);
-    if (rc == ERR_OK && common.json)
+    err_code rc = print_faults(path, &r, json, e);
+    if (rc == ERR_OK && json)
         rc = print_line(json_pack("{s:i, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:s?, s:I}", "schema", 1, "path", path,
                                   "sound", sound, "finished", r.finished, "faults", (json_int_t)r.n_faults, "chunks",
                                   (json_int_t)r.n_chunks, "rounds", (json_int_t)r.n_rounds, "records",
@@ -65,7 +59,7 @@ static err_code run_doctor(const cli_command *self, int argc, char **argv, int *
         printf("%s: %s: %" PRIu64 " chunks, %" PRIu64 " sound records in %" PRIu64 " rounds, %" PRIu64 " lost%s\n", path,
                verdict_of(&r), r.n_chunks, r.n_records, r.n_rounds, r.n_lost_records,
                sound ? "" : "; sparktape recover saves what is sound");
-    if (rc == ERR_OK && !common.json && r.base[0]) printf("%s: stored on base %s\n", path, r.base);
+    if (rc == ERR_OK && !json && r.base[0]) printf("%s: stored on base %s\n", path, r.base);
     *exit_status = sound ? 0 : 1;
     fmt_tape_report_fini(&r);
     return rc;
@@ -119,7 +113,5 @@ static const cli_option RECOVER_OPTIONS[] = {
     { "-o", "OUT", "the tape to write", CLI_NEW, offsetof(recover_options, out) },
 };
 
-const cli_command CMD_DOCTOR = { "doctor", "TAPE", "reads all of a tape and names every damage (exit 1)", NULL, 0,
-                                 run_doctor };
 const cli_command CMD_RECOVER = { "recover", "TAPE", "writes a clean tape of what is sound (exit 1 when anything is lost)",
                                   RECOVER_OPTIONS, COUNT_OF(RECOVER_OPTIONS), run_recover };
