@@ -250,7 +250,7 @@ err_code rpl_classify_tape(rpl_classify *c, const fmt_tape *t, err *e)
     c->tape = t;
     c->chosen = cap_rounds_chosen(t);
     eng_options alone = c->mirror64_options;
-    alone.combine = rpl_certify_options_of(t).combine; /* what the certificate is of; the references are official */
+    alone.combine = rpl_certify_options_of(t).combine; /* what the certificate is of; the references have one order */
     err_code rc = cap_names_make(t, &c->names, e);
     if (rc == ERR_OK) rc = rpl_forced_open(t, c->weights, &alone, &c->forced, e);
     progress p;
@@ -278,6 +278,11 @@ static err_code open_all(rpl_classify *c, err *e)
     const rpl_classify_options *o = &c->o;
     TRY(parse_arm("mirror", o->threads, &mirror, e));
     TRY(parse_arm("mirror64", o->threads, &c->mirror64_options, e));
+    if (o->own) {
+        c->mirror64_options = *o->own;
+        mirror.reps = o->own->reps;
+        mirror.n_ranks = o->own->n_ranks;
+    }
     TRY(rpl_rerun_open(c->weights, &mirror, NULL, 0, &c->mirror, e));
     TRY(rpl_rerun_open(c->weights, &c->mirror64_options, NULL, 0, &c->mirror64, e));
     c->out.has_control = o->control || o->n_substitutes;

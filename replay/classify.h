@@ -1,4 +1,5 @@
-/* The V1 classifier: is what a worker dumped what the official model would have made of the same inputs?
+/* The V1 classifier: is what a worker dumped what the official model would have made of the same inputs? Or, of an arm with
+ * weights of its own, what these weights would have made.
  *
  * It knows nothing of the worker. Of each dumped round it runs the mirror (the official order of f32 sums) and mirror64
  * (float64 sums) on the dump's own inputs, and judges each key, a slot in a round, five ways:
@@ -116,6 +117,8 @@ typedef struct rpl_classify_options {
     const eng_options *control;        /* NULL: the mirror, if there are substitutes */
     const rpl_substitute *substitute;  /* its ops that others make; borrowed until close */
     int32_t n_substitutes;
+    const eng_options *own;            /* mirror64 of other weights (rpl_forced_mirror64): the references, and the mirror of a
+                                        * control, are of these; NULL: of the official ones */
     int32_t threads;                   /* 0: all of the machine */
     int32_t shard, n_shards;           /* every n-th round from the shard-th on, from 1; 1, 1: all */
     bool quiet;
@@ -142,6 +145,7 @@ typedef struct rpl_classify_report {
     const rpl_gates *gates;
     const char *const *tape;     /* paths [c->n_tapes] */
     const char *model, *control; /* control: what it is, in words; NULL: none */
+    const char *own;             /* the arm whose weights the references are of; NULL: the official ones */
     rpl_coverage coverage;
     bool all;                    /* every line, not the first ones of each kind */
 } rpl_classify_report;

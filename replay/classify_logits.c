@@ -43,7 +43,14 @@ static const bf16 *embedding_before(const rpl_classify *c, const rpl_entry *n, i
     return (const bf16 *)embed.data + (int64_t)(is_token(c, id) ? id : 0) * c->config.markov_rank;
 }
 
-/* c->term [vocab] of position i, in float64 sums. */
+/* The control rounds the term and its sum with the logit to bf16 (ENG_MARKOV_CACHE); other runs keep both in f32. */
+static float rounded(const rpl_classify *c, float x)
+{
+    return c->mirror64_options.reps.markov == ENG_MARKOV_CACHE ? f32_from_bf16(bf16_from_f32(x)) : x;
+}
+static float biased(const rpl_classify *c, float logit, int32_t id) { return rounded(c, logit + rounded(c, c->term[id])); }
+
+/* c->term [vocab] of position i, in float64 sums, before it is rounded. */
 static void make_term(rpl_classify *c, const rpl_entry *n, int32_t i)
 {
     const krn_weight head = eng_weights_view(c->weights, ENG_W_MARKOV_HEAD, -1, -1);
@@ -51,16 +58,21 @@ static void make_term(rpl_classify *c, const rpl_entry *n, int32_t i)
                    c->config.vocab);
 }
 
-/* How far an order of f32 sums may bring logit + term of a token from its float64 sum: kernels/markov.h's bound, and half
- * an ulp of the last addition on each side. */
-static double slack(const rpl_classify *c, const rpl_entry *n, int32_t i, int32_t id, double logit)
+/* Where an order of f32 sums may bring logit + term of a token: kernels/markov.h's bound around the float64 sum, and half
+ * an ulp of the last addition on each side; from there both ends are rounded as the run rounds. */
+typedef struct span { double lo, hi; } span;
+static span span_of(const rpl_classify *c, const rpl_entry *n, int32_t i, int32_t id, double logit)
 {
     const krn_weight head = eng_weights_view(c->weights, ENG_W_MARKOV_HEAD, -1, -1);
     const bf16 *e = embedding_before(c, n, i), *h = (const bf16 *)head.data + (int64_t)id * c->config.markov_rank;
     double sum = 0;
     for (int32_t k = 0; k < c->config.markov_rank; k++)
         sum += fabs((double)f32_from_bf16(e[k]) * (double)f32_from_bf16(h[k]));
-    return 6 * 0x1p-24 * sqrt((double)c->config.markov_rank) * sum + 0x1p-23 * fabs(logit + (double)c->term[id]);
+    const double term = (double)c->term[id], slack = 6 * 0x1p-24 * sqrt((double)c->config.markov_rank) * sum;
+    const double lo = logit + (double)rounded(c, (float)(term - slack));
+    const double hi = logit + (double)rounded(c, (float)(term + slack));
+    return (span){ (double)rounded(c, (float)(lo - 0x1p-23 * fabs(lo))),
+                   (double)rounded(c, (float)(hi + 0x1p-23 * fabs(hi))) };
 }
 
 /* ---- own-logit ---- */
@@ -75,7 +87,7 @@ static int32_t best_of(const rpl_classify *c, const recorded_row *l, double *log
     for (int64_t k = 0; k < l->n; k++) {
         int32_t id = l->ids ? l->ids[k] : (int32_t)k;
         if (!is_token(c, id)) continue;
-        float sum = l->value[k] + c->term[id];
+        float sum = biased(c, l->value[k], id);
         if (best >= 0 && !krn_value_before(sum, best_sum) && !(sum >= best_sum && sum <= best_sum && id < best)) continue;
         best = id;
         best_sum = sum;
@@ -101,8 +113,7 @@ static own judge_by_logits(const rpl_classify *c, const rpl_entry *n, int32_t i,
         }
     if (!l->ids) logit = (double)l->value[draft];
     if (!listed) logit = (double)l->value[l->n - 1];
-    double margin = best_logit + (double)c->term[best] - logit - (double)c->term[draft];
-    bool near = margin <= slack(c, n, i, best, best_logit) + slack(c, n, i, draft, logit);
+    bool near = span_of(c, n, i, draft, logit).hi >= span_of(c, n, i, best, best_logit).lo;
     return !near ? OWN_WRONG : listed ? OWN_RIGHT : OWN_UNKNOWN;
 }
 
@@ -149,7 +160,7 @@ static void add_kl(rpl_classify *c, const rpl_entry *n, int32_t i, const float *
     for (int64_t k = 0; k < r.n; k++) {
         int32_t id = r.ids ? r.ids[k] : (int32_t)k;
         if (!is_token(c, id)) return; /* own-logit has flagged it, or will not have found it */
-        to[0][k] = sum ? r.value[k] + c->term[id] : r.value[k];
+        to[0][k] = sum ? biased(c, r.value[k], id) : r.value[k];
         for (int s = 0; s < 3; s++) to[s + 1][k] = made[s] ? made[s][id] : 0;
     }
     rpl_logits_row row;

@@ -147,7 +147,9 @@ void rpl_classify_print(const rpl_classify_report *r)
     for (int32_t i = 0; i < c->n_tapes; i++) printf("%s%s", i ? " " : "", r->tape[i]);
     printf(": %zu keys of %d rounds", c->n_keys, c->n_rounds);
     if (r->coverage.n_shards > 1) printf(" (part %d of %d)", r->coverage.shard, r->coverage.n_shards);
-    printf(" against mirror and mirror64 of %s\n", r->model);
+    printf(" against mirror and mirror64 of %s", r->model);
+    if (r->own) printf(", of the weights that %s holds", r->own);
+    puts("");
     if (r->control) printf("control: %s\n", r->control);
     rpl_coverage_print(&r->coverage);
     if (rpl_coverage_empty(&r->coverage)) {
@@ -268,9 +270,10 @@ json_t *rpl_classify_json(const rpl_classify_report *r)
     for (size_t i = 0; i < c->n_keys; i++) append(keys, key_json(c, &c->key[i], &fine), &fine);
     for (size_t i = 0; i < c->n_flags; i++) append(flags, flag_json(&c->flag[i]), &fine);
     for (size_t i = 0; i < c->n_tokens; i++) append(tokens, token_json(&c->token[i]), &fine);
-    json_t *o = json_pack("{s:i, s:s, s:s, s:o, s:s, s:s?, s:s?, s:o}", "schema", 1, "type", "classification", "verdict",
-                          rpl_classify_verdict(r), "tapes", tapes, "model", r->model, "control", r->control, "gates_file",
-                          r->gates->file[0] ? r->gates->file : NULL, "gates", gates_json(r, &fine));
+    json_t *o = json_pack("{s:i, s:s, s:s, s:o, s:s, s:s?, s:s?, s:s?, s:o}", "schema", 1, "type", "classification",
+                          "verdict", rpl_classify_verdict(r), "tapes", tapes, "model", r->model, "own", r->own, "control",
+                          r->control, "gates_file", r->gates->file[0] ? r->gates->file : NULL, "gates",
+                          gates_json(r, &fine));
     set(o, "state", json_pack("{s:I, s:I, s:I, s:I, s:I}", "rows", (json_int_t)c->n_state_rows, "windows",
                               (json_int_t)c->n_windows, "windows_given", (json_int_t)c->n_windows_unchecked, "main_x_given",
                               (json_int_t)c->n_main_x_given, "keys_in_doubt", (json_int_t)c->n_keys_in_doubt), &fine);

@@ -4,6 +4,7 @@
 #include "engine/identity.h"
 #include "replay/classify.h"
 #include "replay/commands.h"
+#include "replay/certify.h"
 #include "replay/coverage.h"
 #include "replay/source.h"
 
@@ -11,7 +12,7 @@ typedef struct words {
     const char *gates, *control, *shard;
     cli_list only;
     eng_option_words run; /* of the control's arms */
-    bool all;
+    bool own, all;
 } words;
 
 static const cli_option OPTIONS[] = {
@@ -24,6 +25,8 @@ static const cli_option OPTIONS[] = {
     { "--tp", "N", "ranks that cut the sums of the control's arms (default: 1)", CLI_COUNT, offsetof(words, run.tp) },
     { "--combine", "MODE", "exact or fused, of the control's arms (default: exact)", CLI_STR,
       offsetof(words, run.combine) },
+    { "--own", NULL, "by mirrors of the weights that the tapes were recorded with, not of the official ones", CLI_FLAG,
+      offsetof(words, own) },
     { "--shard", "I/N", "the I-th of N parts of the rounds (1/N .. N/N)", CLI_STR, offsetof(words, shard) },
     { "--all", NULL, "print every flag and every token, not the first ones", CLI_FLAG, offsetof(words, all) },
 };
@@ -34,7 +37,8 @@ typedef struct session {
     rpl_classify *classify;
     fmt_tape *tape;
     json_t *source; /* of the tapes so far, for --json */
-    eng_options control;
+    eng_options control, own;
+    char own_arm[64];
     rpl_substitute substitute[RPL_SUBSTITUTES_MAX];
     char set[RPL_SUBSTITUTES_MAX][RPL_SET_BYTES];
     char control_text[512];
@@ -77,6 +81,27 @@ static err_code parse_control(session *s, const words *w, int64_t threads, rpl_c
     return ERR_OK;
 }
 
+/* The weights of the first tape's run, which the others must have too. */
+static err_code take_own(session *s, const cli_args *args, int64_t threads, err *e)
+{
+    for (int i = 0; i < args->count - 1; i++) {
+        eng_options o;
+        TRY(fmt_tape_open(args->item[i], &s->tape, e));
+        const json_t *identity = json_object_get(fmt_tape_head(s->tape), "identity");
+        const char *arm = json_string_value(json_object_get(json_object_get(identity, "arm"), "name"));
+        TRY(rpl_forced_mirror64(s->tape, rpl_certify_options_of(s->tape).n_ranks, (int32_t)threads, &o, e));
+        if (i == 0) {
+            s->own = o;
+            snprintf(s->own_arm, sizeof s->own_arm, "%s", arm ? arm : "the tape's arm");
+        } else if (memcmp(&o.reps, &s->own.reps, sizeof o.reps) != 0 || o.n_ranks != s->own.n_ranks)
+            return err_set(e, ERR_ARG, "%s: --own: found the weights of %s, tp %d, wanted those of %s before, %s, tp %d",
+                           args->item[i], arm ? arm : "another arm", o.n_ranks, args->item[0], s->own_arm, s->own.n_ranks);
+        fmt_tape_close(s->tape);
+        s->tape = NULL;
+    }
+    return ERR_OK;
+}
+
 static err_code add_tape(session *s, const char *path, err *e)
 {
     TRY(fmt_tape_open(path, &s->tape, e));
@@ -104,13 +129,17 @@ static err_code classify(session *s, const cli_args *args, const cli_common *com
     TRY(rpl_shard_parse(w->shard, &o.shard, &o.n_shards, e));
     TRY(parse_control(s, w, common->threads, &o, e));
     if (w->gates) TRY(rpl_gates_read(w->gates, &o.gates, e));
+    if (w->own) {
+        TRY(take_own(s, args, common->threads, e));
+        o.own = &s->own;
+    }
     TRY(eng_weights_open(model, common->quiet, &s->weights, e));
     TRY(rpl_classify_open(s->weights, &o, &s->classify, e));
     interrupt_catch();
     for (int i = 0; i < args->count - 1; i++) TRY(add_tape(s, args->item[i], e));
     TRY(rpl_classify_result(s->classify, &c, e));
     const rpl_classify_report r = {
-        c, &o.gates, args->item, model, c->has_control ? s->control_text : NULL,
+        c, &o.gates, args->item, model, c->has_control ? s->control_text : NULL, w->own ? s->own_arm : NULL,
         { o.shard, o.n_shards, c->n_rounds, c->n_rounds_wanted, c->n_rounds_all, c->interrupted, s->damaged }, w->all,
     };
     *exit_status = rpl_coverage_exit(rpl_classify_verdict(&r));

@@ -91,10 +91,10 @@ static const rpl_field VERDICT[] = {
     RULE("first_illegal", FIRST_TEXT), END,
 };
 static const rpl_field CLASSIFICATION[] = {
-    COMMON, COVERAGE, LABEL("tapes"), LABEL("model"), KEY("control"), LABEL("gates_file"), OBJECT("gates", GATES),
-    OBJECT("state", STATE), DERIVED("band"), DERIVED("noise"), DERIVED("worker"), DERIVED("control_figures"),
-    OBJECT("certificate", VERDICT), LIST("flags", "tape", "round"), LIST("tokens", "tape", "round"),
-    LIST("keys", "tape", "round"), END,
+    COMMON, COVERAGE, LABEL("tapes"), LABEL("model"), KEY("own"), KEY("control"), LABEL("gates_file"),
+    OBJECT("gates", GATES), OBJECT("state", STATE), DERIVED("band"), DERIVED("noise"), DERIVED("worker"),
+    DERIVED("control_figures"), OBJECT("certificate", VERDICT), LIST("flags", "tape", "round"),
+    LIST("tokens", "tape", "round"), LIST("keys", "tape", "round"), END,
 };
 
 /* ---- accept ---- */

@@ -119,6 +119,20 @@ def a_decoded_weight_is_the_stored_one(p):
     check(0.03 < w.std() < 0.05 and abs(w.mean()) < 0.002, f'std {w.std()}, mean {w.mean()}')
 
 
+def a_dump_is_classified_by_the_weights_it_was_made_with(p):
+    model(p)
+    p.ok('script', 'long.safetensors', '--model', 'tiny', '--rounds', 8, '--slots', 3)
+    for arm, *options in (('k2-tp2', '--tp', 2), ('native-packed', '--tp', 2)):
+        p.ok('record', 'tiny', '--script', 'long.safetensors', '--level', 'v1', '-o', f'v1-{arm}.tape', '--arm', arm,
+             *options)
+    own = json.loads(p.ok('classify', 'v1-k2-tp2.tape', 'tiny', '--own', '--json').stdout)
+    check(own['verdict'] == 'PASS' and own['own'] == 'k2-tp2' and own['gates']['own_logit_flags']['of'] > 0, own['gates'])
+    official = json.loads(p.ok('classify', 'v1-k2-tp2.tape', 'tiny', '--json', exits=(1,)).stdout)
+    check(official['own'] is None and official['gates']['state_flags']['figure'] > 0, official['gates'])
+    p.refused(2, ['v1-native-packed.tape', '--own', 'native-packed', 'k2-tp2'], 'classify', 'v1-k2-tp2.tape',
+              'v1-native-packed.tape', 'tiny', '--own')
+
+
 def what_a_checkpoint_lacks_is_named(p):
     model(p)
     p.ok('record', 'head', '--script', 's.safetensors', '-o', 'k6.tape', '--arm', 'native-packed', '--head', 'k6')
@@ -134,4 +148,5 @@ def what_a_checkpoint_lacks_is_named(p):
 if __name__ == '__main__':
     main([every_arm_certifies_on_one_rank_and_on_two, a_tape_says_its_arm_and_replays_to_the_same_bits,
           the_graph_has_the_eager_bits_and_the_weights_are_what_differs, sums_in_double_are_certified_by_their_bits,
-          a_decoded_weight_is_the_stored_one, what_a_checkpoint_lacks_is_named])
+          a_decoded_weight_is_the_stored_one,
+          a_dump_is_classified_by_the_weights_it_was_made_with, what_a_checkpoint_lacks_is_named])
