@@ -8,7 +8,7 @@ KINDS = 'c|h|cu|cuh|py|md|txt|json|jsonl|cmake|sh|bash|1'
 FILE = re.compile(rf'`([A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)+/?|[A-Za-z0-9_-]+\.(?:{KINDS}))`')
 LINK = re.compile(r'\]\(([^)#:]+)\)')
 STANDS = re.compile(r'(^|[/_])(OP|NAME)([._*]|$)')  # for others
-MADE = {'test.c', 'report.json', 'report.txt'}  # by the program
+MADE = {'test.c', 'report.json', 'report.txt', 'rename.py'}  # by the program, or in the document
 
 
 def documents():
