@@ -58,48 +58,40 @@ static err_code make_items(const fmt_safetensors *f, const json_t *map, item *li
     return ERR_OK;
 }
 
+/* value NULL: there is none. */
+static void take(json_t **to, const char *key, const json_t *value)
+{
+    if (value) fmt_json_put(to, key, json_incref((json_t *)(uintptr_t)value));
+}
+
 /* NULL: no memory. */
 static json_t *head_of(const fmt_safetensors *f, const fmt_tape *origin)
 {
     static const char *const TAKEN[] = { "identity", "config", "program", "rounds", "when", "flight" };
     const json_t *meta = fmt_safetensors_metadata(f), *from = origin ? fmt_tape_head(origin) : NULL;
+    const char *key;
+    const json_t *value;
     json_t *head = json_pack("{s:s, s:s}", "format", "sparktape", "producer", "import");
-    if (!head) return NULL;
     const json_t *level = json_object_get(from, "level");
     if (!level) level = json_object_get(meta, "level");
-    if (level) json_object_set(head, "level", (json_t *)(uintptr_t)level);
-    for (size_t i = 0; i < COUNT_OF(TAKEN); i++) {
-        const json_t *value = json_object_get(from, TAKEN[i]);
-        if (value) json_object_set(head, TAKEN[i], (json_t *)(uintptr_t)value);
-    }
-    if (!json_object_get(head, "identity"))
-        json_object_set_new(head, "identity", json_pack("{s:s}", "checkpoint", "unknown"));
-    json_object_set_new(head, "created", json_integer((json_int_t)(clock_wall_ns() / 1000000000u)));
-    json_object_set_new(head, "imported", meta ? json_deep_copy(meta) : json_object());
+    take(&head, "level", level);
+    for (size_t i = 0; i < COUNT_OF(TAKEN); i++) take(&head, TAKEN[i], json_object_get(from, TAKEN[i]));
+    if (!json_object_get(from, "identity")) fmt_json_put(&head, "identity", json_pack("{s:s}", "checkpoint", "unknown"));
+    fmt_json_put(&head, "created", json_integer((json_int_t)(clock_wall_ns() / 1000000000u)));
+    json_t *imported = json_object();
+    json_object_foreach((json_t *)(uintptr_t)meta, key, value) take(&imported, key, value);
+    fmt_json_put(&head, "imported", imported);
     return head;
 }
 
-/* Puts one value, in the dtype that its name has where that loses nothing; else as it is, and counted. */
 static err_code put_one(fmt_tape_writer *w, const item *it, cap_import_result *out, err *e)
 {
     const fmt_tape_key key = { it->round, it->slot, FMT_TAPE_NO_RANK, it->name };
-    fmt_tensor t = it->from->tensor;
-    fmt_dtype wanted;
-    void *narrowed = NULL;
-    if (cap_name_dtype(it->name, &wanted) && wanted != t.dtype) {
-        narrowed = mem_alloc_aligned((size_t)fmt_tensor_elems(&t), fmt_dtype_bytes(wanted));
-        if (!narrowed) return err_set(e, ERR_NOMEM, "tensor %s: no memory for its copy", it->from->name);
-        if (cap_narrow(&t, wanted, narrowed) == 0) {
-            t.dtype = wanted;
-            t.data = narrowed;
-            out->n_narrowed++;
-        } else {
-            out->n_other_dtype++;
-        }
-    }
-    err_code rc = fmt_tape_put(w, &key, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR, e);
-    free(narrowed);
-    return rc == ERR_OK ? rc : err_wrap(e, "tensor %s", it->from->name);
+    cap_as as;
+    if (cap_put_named(w, &key, &it->from->tensor, &as, e) != ERR_OK) return err_wrap(e, "tensor %s", it->from->name);
+    out->n_narrowed += as == CAP_AS_NAMED;
+    out->n_other_dtype += as == CAP_AS_OTHER;
+    return ERR_OK;
 }
 
 static err_code put_all(fmt_tape_writer *w, const item *list, size_t n, bool quiet, cap_import_result *out, err *e)
@@ -131,14 +123,12 @@ static err_code write_tape(const fmt_safetensors *f, const char *path, const ite
     json_decref(head);
     if (rc == ERR_ARG) rc = e->code = ERR_INPUT; /* the file's metadata is more than a head holds: not the user's usage */
     if (rc == ERR_OK) rc = put_all(w, list, n, o->quiet, out, e);
-    if (rc != ERR_OK) {
-        fmt_tape_discard(w);
-        return rc;
-    }
     json_t *summary = json_pack("{s:I, s:I, s:I, s:I, s:I}", "rounds", (json_int_t)out->n_rounds, "values",
                                 (json_int_t)out->n_values, "raw_bytes", (json_int_t)out->bytes, "dropped", (json_int_t)0,
                                 "padded_rows", (json_int_t)0);
-    rc = fmt_tape_finish(w, summary, e);
+    if (rc == ERR_OK && !summary) rc = err_set(e, ERR_NOMEM, "%s: no memory for the summary", path);
+    if (rc == ERR_OK) rc = fmt_tape_finish(w, summary, e);
+    else fmt_tape_discard(w);
     json_decref(summary);
     return rc;
 }

@@ -1,6 +1,7 @@
 #include "capture/narrow.h"
 
 #include "base/cli.h"
+#include "base/mem.h"
 #include "formats/number.h"
 
 #include <limits.h>
@@ -73,4 +74,24 @@ int64_t cap_narrow(const fmt_tensor *t, fmt_dtype to, void *dst)
         inexact += v == v && (double)f != v;
     }
     return inexact;
+}
+
+err_code cap_put_named(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_tensor *given, cap_as *as, err *e)
+{
+    fmt_tensor t = *given;
+    fmt_dtype wanted;
+    void *narrowed = NULL;
+    *as = CAP_AS_GIVEN;
+    if (cap_name_dtype(key->name, &wanted) && wanted != t.dtype) {
+        narrowed = mem_alloc_aligned((size_t)fmt_tensor_elems(&t), fmt_dtype_bytes(wanted));
+        if (!narrowed) return err_set(e, ERR_NOMEM, "no memory for its copy");
+        *as = cap_narrow(&t, wanted, narrowed) == 0 ? CAP_AS_NAMED : CAP_AS_OTHER;
+        if (*as == CAP_AS_NAMED) {
+            t.dtype = wanted;
+            t.data = narrowed;
+        }
+    }
+    err_code rc = fmt_tape_put(w, key, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR, e);
+    free(narrowed);
+    return rc;
 }

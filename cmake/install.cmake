@@ -1,9 +1,13 @@
 # What `cmake --install` puts where, and the Debian package that `cpack` makes of it.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON) # the tests are no part of it
 install(TARGETS sparktape RUNTIME)
+install(TARGETS sparktape_capture LIBRARY DESTINATION lib PUBLIC_HEADER DESTINATION include)
+configure_file(capture/sparktape.pc.in sparktape.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/sparktape.pc DESTINATION lib/pkgconfig)
 install(FILES docs/man/sparktape.1 docs/man/sparktape-browse.1 DESTINATION share/man/man1)
 install(FILES docs/completion/sparktape.bash DESTINATION share/bash-completion/completions RENAME sparktape)
 install(FILES LICENSE README.md DESTINATION share/doc/sparktape)
+install(FILES examples/tap.cu DESTINATION share/doc/sparktape/examples)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "the sparktape authors")

@@ -6,6 +6,7 @@ from lib import check, main
 
 BUILD = sys.argv.pop(2)
 WANTED = ('bin/sparktape', 'share/man/man1/sparktape.1', 'share/man/man1/sparktape-browse.1',
+          'include/sparktape.h', 'lib/libsparktape.so', 'lib/pkgconfig/sparktape.pc', 'share/doc/sparktape/examples/tap.cu',
           'share/bash-completion/completions/sparktape', 'share/doc/sparktape/LICENSE', 'share/doc/sparktape/README.md')
 
 
@@ -51,5 +52,19 @@ def words_are_completed(p):
         check(got == wanted, f'{typed}: found {got}, wanted {wanted}')
 
 
+def another_program_writes_a_tape(p):
+    """The example against the installed library: as C over host memory, which runs here; as CUDA, which must compile."""
+    example = 'root/share/doc/sparktape/examples/tap.cu'
+    flags = said('env', 'PKG_CONFIG_PATH=root/lib/pkgconfig', 'pkg-config', '--cflags', '--libs', 'sparktape').split()
+    said('cc', '-Wall', '-Werror', '-x', 'c', '-DNO_CARD', example, '-x', 'none', *flags, '-Wl,-rpath,root/lib', '-o',
+         'tap')
+    said('./tap', 'tap.tape')
+    check('sound: ' in p.ok('doctor', 'tap.tape').stdout, 'doctor')
+    shown = p.ok('show', 'tap.tape:2/0/main_x[1,63]').stdout
+    check('9.75' in shown, f'(63 - 32) / 4 + 2 is not in: {shown}')
+    if shutil.which('nvcc'):
+        said('nvcc', '-c', example, *[x for x in flags if x.startswith('-I')], '-o', 'tap.o')
+
+
 if __name__ == '__main__':
-    main([an_installed_tree_is_whole, a_package_is_whole, words_are_completed])
+    main([an_installed_tree_is_whole, a_package_is_whole, words_are_completed, another_program_writes_a_tape])
