@@ -3,6 +3,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 #define X(name, text, exit_status) #name,
 static const char *const NAMES[ERR_COUNT] = { ERR_LIST(X) };
 #undef X
@@ -14,11 +16,7 @@ static const int EXITS[ERR_COUNT] = { ERR_LIST(X) };
 #undef X
 
 /* Messages quote names out of hostile files; a terminal must not obey them. */
-static void defuse(char *s)
-{
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
-}
+static void defuse(char *s) { utf8_defuse(s, strlen(s), ""); }
 
 err_code err_set(err *e, err_code code, const char *fmt, ...)
 {

@@ -18,7 +18,7 @@ err_code infile_open(const char *path, const char *what, const char *wanted, int
     if (*fd >= 0) close(*fd);
     *fd = -1;
     const char *colon = what ? ": " : "";
-    const bool absent = why == 0 || why == ENOENT || why == ENOTDIR || why == ELOOP;
+    const bool absent = why == 0 || why == ENOENT || why == ENOTDIR || why == ELOOP || why == ENAMETOOLONG;
     if (!what) what = "";
     err_code rc = why ? err_set(e, absent ? ERR_INPUT : ERR_IO, "%s%scannot be opened: %s", what, colon, strerror(why))
                       : err_set(e, ERR_INPUT, "%s%sfound no regular file, wanted %s", what, colon, wanted);

@@ -26,7 +26,7 @@ static void drop(outfile *f)
     free(f);
 }
 
-err_code outfile_open(const char *path, outfile **out, err *e)
+static err_code open_mode(const char *path, mode_t mode, outfile **out, err *e)
 {
     *out = NULL;
     struct stat st;
@@ -50,7 +50,7 @@ err_code outfile_open(const char *path, outfile **out, err *e)
         drop(f);
         return err_set(e, ERR_IO, "%s.part: cannot be replaced: %s", path, strerror(why));
     }
-    f->fd = open(f->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    f->fd = open(f->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (f->fd < 0) {
         int why = errno;
         drop(f);
@@ -59,6 +59,9 @@ err_code outfile_open(const char *path, outfile **out, err *e)
     *out = f;
     return ERR_OK;
 }
+
+err_code outfile_open(const char *path, outfile **out, err *e) { return open_mode(path, 0666, out, e); }
+err_code outfile_open_private(const char *path, outfile **out, err *e) { return open_mode(path, 0600, out, e); }
 
 static void push(outfile *f, const uint8_t *p, size_t n)
 {

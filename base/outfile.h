@@ -14,6 +14,8 @@ typedef struct outfile outfile;
 /* Creates PATH.part (an old one is replaced: it belongs to a writer that died). *out is NULL on error.
  * ERR_IO: cannot be created, or PATH is there and is no regular file. */
 MUST_USE err_code outfile_open(const char *path, outfile **out, err *e);
+/* The same for what only its owner may read and write: mode 0600, from its first byte on. */
+MUST_USE err_code outfile_open_private(const char *path, outfile **out, err *e);
 /* Buffered append. After a failure it does nothing; the first failure is reported by commit. */
 void outfile_write(outfile *f, const void *data, size_t bytes);
 /* Gives all bytes written so far to the kernel, so that a killed process does not lose them. */

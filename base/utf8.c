@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <string.h>
+
 size_t utf8_bytes(const char *s)
 {
     const unsigned char *u = (const unsigned char *)s, a = u[0];
@@ -16,4 +18,17 @@ bool utf8_valid(const char *s)
     for (size_t n; *s; s += n)
         if ((n = utf8_bytes(s)) == 0) return false;
     return true;
+}
+
+void utf8_defuse(char *s, size_t n, const char *keep)
+{
+    for (size_t i = 0, step; i < n; i += step) {
+        const unsigned char *u = (const unsigned char *)s + i;
+        step = utf8_bytes(s + i);
+        const bool low = u[0] < 0x20 || u[0] == 0x7f, high = step == 2 && u[0] == 0xc2 && u[1] < 0xa0;
+        if (low && strchr(keep, u[0])) continue; /* keep's own zero is one of them: terminals pass over it */
+        if (step == 0) step = 1;
+        else if (!low && !high) continue;
+        memset(s + i, '?', step);
+    }
 }

@@ -3,6 +3,7 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "capture/joined.h"
 #include "capture/npy.h"
 #include "formats/safetensors.h"
@@ -121,9 +122,9 @@ static err_code keep_sound(exporter *x, err *e)
 
 /* ---- metadata ---- */
 
-static void set_text(json_t *meta, const char *key, const json_t *text)
+static void set_text(json_t **meta, const char *key, const json_t *text)
 {
-    if (json_is_string(text)) json_object_set(meta, key, (json_t *)(uintptr_t)text);
+    if (json_is_string(text)) fmt_json_put(meta, key, json_incref((json_t *)(uintptr_t)text));
 }
 
 /* NULL: no memory. */
@@ -132,17 +133,18 @@ static json_t *metadata_of(const fmt_tape *t, const char *pattern)
     const json_t *head = fmt_tape_head(t), *identity = json_object_get(head, "identity"), *value;
     const char *key;
     json_t *meta = json_object();
-    json_object_foreach((json_t *)(uintptr_t)json_object_get(head, "imported"), key, value) set_text(meta, key, value);
-    json_object_set_new(meta, "format", json_string("sparktape-export-1"));
-    if (pattern) json_object_set_new(meta, "pattern", json_string(pattern)); /* a selection is no level */
-    else set_text(meta, "level", json_object_get(head, "level"));
-    set_text(meta, "traffic", json_object_get(head, "traffic"));
-    set_text(meta, "combine", json_object_get(identity, "combine"));
-    set_text(meta, "redact", json_object_get(json_object_get(head, "redact"), "key")); /* whose ids these are */
+    json_object_foreach((json_t *)(uintptr_t)json_object_get(head, "imported"), key, value) set_text(&meta, key, value);
+    fmt_json_put(&meta, "format", json_string("sparktape-export-1"));
+    /* A selection is no level. */
+    if (pattern) fmt_json_put(&meta, "pattern", json_string(utf8_valid(pattern) ? pattern : "?"));
+    else set_text(&meta, "level", json_object_get(head, "level"));
+    set_text(&meta, "traffic", json_object_get(head, "traffic"));
+    set_text(&meta, "combine", json_object_get(identity, "combine"));
+    set_text(&meta, "redact", json_object_get(json_object_get(head, "redact"), "key")); /* whose ids these are */
     const char *checkpoint = json_string_value(json_object_get(identity, "checkpoint"));
     if (checkpoint && strcmp(checkpoint, "unknown") != 0) {
-        char *text = json_dumps(identity, JSON_COMPACT);
-        if (text) json_object_set_new(meta, "identity", json_string(text));
+        char *text = fmt_json_dumps(identity, JSON_COMPACT);
+        fmt_json_put(&meta, "identity", text ? json_string(text) : NULL);
         free(text);
     }
     return meta;
@@ -181,7 +183,7 @@ static const char METADATA[] = "metadata.json";
 
 static err_code put_metadata(sink *s, const json_t *meta, err *e)
 {
-    char *text = json_dumps(meta, JSON_INDENT(2));
+    char *text = fmt_json_dumps(meta, JSON_INDENT(2));
     if (!text) return err_set(e, ERR_NOMEM, "%s: no memory for the metadata", s->path);
     err_code rc = s->kind == SINK_NPZ ? cap_zip_put(s->zip, METADATA, text, strlen(text), "\n", 1, e)
                                       : write_file(s, METADATA, text, strlen(text), "\n", 1, e);

@@ -66,7 +66,7 @@ static double real_of(const eng_config *c, size_t offset) { return *(const doubl
 /* A value as one short word for a message. */
 static const char *found_text(const json_t *v, char buf[48])
 {
-    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *text = v ? fmt_json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     snprintf(buf, 48, "%.40s%s", v ? text ? text : "?" : "nothing", text && strlen(text) > 40 ? "..." : "");
     free(text);
     return buf;

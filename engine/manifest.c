@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/infile.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "formats/exl3.h"
 
 #include <ctype.h>
@@ -189,6 +190,7 @@ static void differ(eng_difference *d, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(d->text, sizeof d->text, fmt, args);
     va_end(args);
+    utf8_defuse(d->text, strlen(d->text), ""); /* it quotes a stranger's file */
 }
 
 static void compare_record(const char *path, const eng_tensor_record *r, const json_t *wanted, eng_difference *d)

@@ -286,7 +286,7 @@ static err_code make_identity(const eng_weights *w, bool with_exl3, char out[FMT
     fmt_sha256_state *hash;
     fmt_sha256 id;
     json_t *config = eng_config_json(&w->config);
-    char *text = config ? json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) : NULL;
+    char *text = config ? fmt_json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) : NULL;
     err_code rc = text ? fmt_sha256_open(&hash, e) : err_set(e, ERR_NOMEM, "%s: no memory for its identity", w->folder);
     if (rc != ERR_OK) goto out;
     fmt_sha256_add(hash, text, strlen(text));

@@ -43,7 +43,7 @@ static void print_value(const char *key, const json_t *v, int depth)
     }
     if (json_is_string(v)) printf("%s\n", json_string_value(v));
     else if (json_is_integer(v) && depth == 1 && strcmp(key, "created") == 0) print_time(json_integer_value(v));
-    else printf("%s\n", (text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9))) ? text : "?");
+    else printf("%s\n", (text = fmt_json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9))) ? text : "?");
     free(text);
 }
 

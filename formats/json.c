@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/infile.h"
+#include "base/mem.h"
 #include "base/outfile.h"
 
 /* The whole of a regular file in memory. */
@@ -84,6 +85,29 @@ err_code fmt_json_print(FILE *out, const json_t *value, err *e)
     int failed = json_dumpf(value, out, JSON_COMPACT | JSON_REAL_PRECISION(17) | JSON_ENCODE_ANY);
     if (putc('\n', out) == EOF || ferror(out)) return err_set(e, ERR_IO, "output: write failed: %s", strerror(errno));
     return failed ? err_set(e, ERR_NOMEM, "output: no memory to write JSON") : ERR_OK;
+}
+
+typedef struct text_buf { char *text; size_t used, cap; bool failed; } text_buf;
+
+static int to_text(const char *text, size_t bytes, void *ctx)
+{
+    text_buf *b = ctx;
+    void *array = b->text;
+    b->failed = b->failed || !mem_grow(&array, &b->cap, b->used + bytes + 1, 1);
+    b->text = array;
+    if (b->failed) return -1;
+    memcpy(b->text + b->used, text, bytes);
+    b->used += bytes;
+    b->text[b->used] = 0;
+    return 0;
+}
+
+char *fmt_json_dumps(const json_t *value, size_t flags)
+{
+    text_buf b = { 0 };
+    if (json_dump_callback(value, to_text, &b, flags) == 0 && !b.failed) return b.text;
+    free(b.text);
+    return NULL;
 }
 
 json_t *fmt_json_real(double v)

@@ -17,6 +17,9 @@ MUST_USE err_code fmt_json_write(const char *path, const json_t *value, err *e);
 /* One line on out, no spaces, keys in insertion order, newline after. Numbers keep 17 digits; NaN and infinities must be
  * given as strings. ERR_IO. */
 MUST_USE err_code fmt_json_print(FILE *out, const json_t *value, err *e);
+/* json_dumps, malloc'd, flags and all; NULL: no memory. jansson's own takes no notice when a key finds none, and leaves it
+ * out. */
+char *fmt_json_dumps(const json_t *value, size_t flags);
 /* A float that may be NaN or infinite: a JSON real, or the string "nan", "inf", "-inf". New reference. */
 json_t *fmt_json_real(double v);
 /* The text under key; "" where j is no object, or has no text there. Borrowed from j. */
@@ -31,7 +34,8 @@ void fmt_json_put(json_t **to, const char *key, json_t *item);
  * ERR_ARG: deeper than 16. ERR_NOMEM. */
 MUST_USE err_code fmt_msgpack_pack(const json_t *value, uint8_t **out, size_t *out_bytes, err *e);
 /* The other way. Depth at most 16; ext types, bin, integers over 2^63 - 1, strings that are not UTF-8, duplicate or
- * non-string keys and bytes after the value are refused. NaN and infinities become fmt_json_real's strings. The result
+ * non-string keys and bytes after the value are refused. NaN and infinities become fmt_json_real's strings, control
+ * characters other than newline and tab become '?': a terminal would obey them. The result
  * never takes more than a fixed multiple of bytes. *out is NULL on error. ERR_FORMAT names the byte. */
 MUST_USE err_code fmt_msgpack_unpack(const uint8_t *data, size_t bytes, json_t **out, err *e);
 

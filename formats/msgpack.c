@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 
 enum { DEPTH_MAX = 16 }; /* containers inside each other; a tape's heads need four */
 
@@ -123,8 +124,21 @@ static json_t *text(input *in, size_t n)
     size_t at = place(in);
     const char *p = (const char *)take(in, n);
     if (!p) return NULL;
-    json_t *j = json_stringn(p, n);
-    if (!j) err_set(in->e, ERR_FORMAT, "msgpack: byte %zu: found a string that is not UTF-8", at);
+    json_t *j = NULL;
+    char *copy = malloc(n + 1);
+    if (!copy) return no_memory(in);
+    memcpy(copy, p, n);
+    copy[n] = 0;
+    size_t good = 0;
+    for (size_t step; good < n && (step = utf8_bytes(copy + good)) > 0;) good += step;
+    if (good != n) {
+        err_set(in->e, ERR_FORMAT, "msgpack: byte %zu: found a string that is not UTF-8", at);
+    } else {
+        utf8_defuse(copy, n, "\n\t"); /* what a tape or a worker says of itself is printed */
+        j = json_stringn_nocheck(copy, n);
+        if (!j) no_memory(in);
+    }
+    free(copy);
     return j;
 }
 

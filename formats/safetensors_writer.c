@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/outfile.h"
+#include "base/utf8.h"
 
 enum { HEADER_ALIGN = 8 }; /* so that the data starts aligned */
 
@@ -41,7 +42,7 @@ static json_t *describe(const char *path, const fmt_safetensors_decl *d, uint64_
     json_t *shape = json_array();
     for (int32_t i = 0; fits && i < d->ndim; i++) {
         fits = d->shape[i] >= 0 && mul_u64(bytes, (uint64_t)d->shape[i], &bytes);
-        json_array_append_new(shape, json_integer(d->shape[i]));
+        fmt_json_add(&shape, json_integer(d->shape[i]));
     }
     if (!fits || !add_u64(begin, bytes, at) || *at > INT64_MAX) {
         json_decref(shape);
@@ -71,17 +72,20 @@ static err_code build_header(const char *path, const fmt_safetensors_decl *decls
             rc = err_set(e, ERR_ARG, "%s: metadata is no object of strings", path);
             goto out;
         }
-        json_object_set(header, "__metadata__", (json_t *)metadata);
+        if (json_object_set(header, "__metadata__", (json_t *)metadata) != 0) {
+            rc = err_set(e, ERR_NOMEM, "%s: no memory for its header", path);
+            goto out;
+        }
     }
     for (size_t i = 0; i < n; i++) {
         json_t *info = describe(path, &decls[i], data_bytes, &rc, e);
         if (!info) goto out;
-        if (json_object_set_new(header, decls[i].name, info) != 0) {
-            rc = err_set(e, ERR_ARG, "%s: tensor %.200s: its name is not UTF-8", path, decls[i].name);
-            goto out;
-        }
+        if (json_object_set_new(header, decls[i].name, info) == 0) continue;
+        if (utf8_valid(decls[i].name)) rc = err_set(e, ERR_NOMEM, "%s: no memory for its header", path);
+        else rc = err_set(e, ERR_ARG, "%s: tensor %.200s: its name is not UTF-8", path, decls[i].name);
+        goto out;
     }
-    *text = json_dumps(header, JSON_COMPACT);
+    *text = fmt_json_dumps(header, JSON_COMPACT);
     if (!*text) rc = err_set(e, ERR_NOMEM, "%s: no memory for its header", path);
 out:
     json_decref(header);

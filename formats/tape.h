@@ -63,8 +63,8 @@ typedef struct fmt_tape_record {
 typedef struct fmt_tape_writer fmt_tape_writer;
 typedef struct fmt_tape fmt_tape; /* being read, see below */
 
-/* Creates PATH.part and writes the head. head: an object (identity, configuration, producer: see TAPE.md), copied. A head
- * that packs to more than FMT_TAPE_HEAD_BYTES less the chunk header is ERR_ARG. Its key "base" is left out. */
+/* Creates PATH.part, mode 0600, and writes the head. head: an object (identity, configuration, producer: see TAPE.md),
+ * copied; its key "base" is left out. ERR_ARG also: it packs to more than FMT_TAPE_HEAD_BYTES less the chunk header. */
 MUST_USE err_code fmt_tape_create(const char *path, const json_t *head, fmt_tape_writer **out, err *e);
 /* The same for a tape that is stored on another one: where a value's key, dtype and shape are in base and most of its bytes
  * are the same there, only the difference is kept, and nothing when all are. base: finished, stands alone (ERR_ARG
@@ -111,7 +111,8 @@ uint64_t fmt_tape_written_bytes(fmt_tape_writer *w); /* in the file so far; what
 MUST_USE err_code fmt_tape_open(const char *path, fmt_tape **out, err *e);
 void fmt_tape_close(fmt_tape *t);
 const char *fmt_tape_path(const fmt_tape *t);
-const json_t *fmt_tape_head(const fmt_tape *t);    /* borrowed, never NULL */
+/* Borrowed, never NULL. Its texts, as those of events and the summary, hold no control characters (fmt_msgpack_unpack). */
+const json_t *fmt_tape_head(const fmt_tape *t);
 const json_t *fmt_tape_summary(const fmt_tape *t); /* NULL: unfinished, or none */
 bool fmt_tape_finished(const fmt_tape *t);
 int fmt_tape_minor(const fmt_tape *t);
@@ -153,6 +154,7 @@ MUST_USE err_code fmt_tape_get(const fmt_tape *t, size_t i, void *dst, uint64_t 
 MUST_USE err_code fmt_tape_digest_rows(const fmt_tape *t, size_t i, uint64_t *row, uint64_t n, err *e);
 
 size_t fmt_tape_event_count(const fmt_tape *t);
+/* An object, borrowed; an empty one where what the chunk holds is none. NULL: no memory. */
 const json_t *fmt_tape_event_at(const fmt_tape *t, size_t i, int32_t *round);
 
 /* Damages found when the tape was opened (a scan stops trusting a chunk, not the file). */

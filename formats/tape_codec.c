@@ -159,7 +159,7 @@ err_code fmt_codec_get(const fmt_parts *parts, size_t i, const uint8_t *payload,
 {
     const fmt_part *p = &parts->part[i];
     uint32_t size = fmt_dtype_bytes(fmt_content_dtype(&p->record));
-    const uint8_t *src = payload + p->offset;
+    const uint8_t *src = payload ? payload + p->offset : NULL; /* a chunk without a body has none */
     if (p->elems == 0) return ERR_OK;
     switch (p->transform) {
     case FMT_TRANSFORM_RAW:

@@ -153,18 +153,18 @@ static err_code take_data(fmt_tape *t, const fmt_chunk *c, err *e)
     return rc;
 }
 
-static json_t *unpack_object(const uint8_t *data, size_t bytes)
+/* *out: NULL on error. ERR_FORMAT: no object. ERR_NOMEM, which says nothing of the bytes. */
+static err_code unpack_object(const uint8_t *data, size_t bytes, json_t **out, err *e)
 {
-    json_t *j = NULL;
-    err ignored;
-    if (fmt_msgpack_unpack(data, bytes, &j, &ignored) != ERR_OK) return NULL;
-    if (json_is_object(j)) return j;
-    json_decref(j);
-    return NULL;
+    TRY(fmt_msgpack_unpack(data, bytes, out, e));
+    if (json_is_object(*out)) return ERR_OK;
+    json_decref(*out);
+    *out = NULL;
+    return err_set(e, ERR_FORMAT, "no object");
 }
 
-/* Reads a checked end chunk. false: it breaks the rules. */
-static bool take_end(fmt_tape *t, const fmt_chunk *c)
+/* Reads a checked end chunk. ERR_FORMAT: it breaks the rules. ERR_NOMEM. */
+static err_code take_end(fmt_tape *t, const fmt_chunk *c, err *e)
 {
     fmt_unpack u = fmt_unpack_of(c->meta, c->meta_bytes);
     fmt_tape_end end = { .good = true, .offset = c->offset };
@@ -181,12 +181,13 @@ static bool take_end(fmt_tape *t, const fmt_chunk *c)
         else if (fmt_unpack_is(key, bytes, "index")) end.pages = fmt_unpack_span(&u, &end.pages_bytes);
         else fmt_unpack_skip(&u);
     }
-    if (u.bad || !end.pages || !summary || !head) return false;
-    t->end = end;
+    if (u.bad || !end.pages || !summary || !head) return err_set(e, ERR_FORMAT, "no end");
     json_decref(t->summary);
-    t->summary = unpack_object(summary, summary_bytes);
-    if (!t->head) t->head = unpack_object(head, head_bytes); /* the spare copy */
-    return true;
+    t->summary = NULL;
+    if (unpack_object(summary, summary_bytes, &t->summary, e) == ERR_NOMEM) return ERR_NOMEM; /* else there is none */
+    if (!t->head && unpack_object(head, head_bytes, &t->head, e) == ERR_NOMEM) return ERR_NOMEM; /* the spare copy */
+    t->end = end;
+    return ERR_OK;
 }
 
 static err_code take_chunk(fmt_tape *t, const fmt_chunk *c, err *e)
@@ -195,13 +196,12 @@ static err_code take_chunk(fmt_tape *t, const fmt_chunk *c, err *e)
     err why;
     if (c->kind == FMT_CHUNK_DATA) return take_data(t, c, e);
     if (fmt_chunk_check(c, NULL, &why) != ERR_OK) return fault(t, c->offset, span, c->sequence, e, "%s", why.msg);
-    bool good = true;
-    if (c->kind == FMT_CHUNK_HEAD) {
-        good = c->offset == FMT_PRELUDE_BYTES && !t->head && (t->head = unpack_object(c->meta, c->meta_bytes)) != NULL;
-    } else if (c->kind == FMT_CHUNK_END) {
-        good = take_end(t, c);
-    }
-    if (good) t->n_chunks++;
+    err_code rc = ERR_OK;
+    if (c->kind == FMT_CHUNK_HEAD && (c->offset != FMT_PRELUDE_BYTES || t->head)) rc = ERR_FORMAT;
+    else if (c->kind == FMT_CHUNK_HEAD) rc = unpack_object(c->meta, c->meta_bytes, &t->head, &why);
+    else if (c->kind == FMT_CHUNK_END) rc = take_end(t, c, &why);
+    if (rc == ERR_NOMEM) return err_set(e, rc, "%s", why.msg);
+    if (rc == ERR_OK) t->n_chunks++;
     else return fault(t, c->offset, span, c->sequence, e,
                       "%s chunk %u at byte %" PRIu64 ": its meta breaks TAPE.md's rules",
                       fmt_chunk_kind_name(c->kind), c->sequence, c->offset);
@@ -278,12 +278,13 @@ static err_code open_indexed(fmt_tape *t, err *e)
         return err_set(e, ERR_FORMAT, "no trailer");
     TRY(fmt_chunk_get(t->map, t->map_bytes, FMT_PRELUDE_BYTES, &head, e));
     TRY(fmt_chunk_check(&head, NULL, e));
-    if (head.kind != FMT_CHUNK_HEAD || !(t->head = unpack_object(head.meta, head.meta_bytes)))
-        return err_set(e, ERR_FORMAT, "no head");
+    if (head.kind != FMT_CHUNK_HEAD) return err_set(e, ERR_FORMAT, "no head");
+    TRY(unpack_object(head.meta, head.meta_bytes, &t->head, e));
     TRY(fmt_chunk_get(t->map, t->map_bytes, offset, &end, e));
     TRY(fmt_chunk_check(&end, NULL, e));
-    if (end.kind != FMT_CHUNK_END || fmt_chunk_end(&end) != t->map_bytes - FMT_TRAILER_BYTES || !take_end(t, &end))
+    if (end.kind != FMT_CHUNK_END || fmt_chunk_end(&end) != t->map_bytes - FMT_TRAILER_BYTES)
         return err_set(e, ERR_FORMAT, "no end");
+    TRY(take_end(t, &end, e));
     return load_pages(t, e);
 }
 
@@ -468,7 +469,7 @@ const json_t *fmt_tape_end_json(fmt_tape *t)
 {
     fmt_chunk c;
     if (!t->end_json && t->end.good && fmt_chunk_get(t->map, t->map_bytes, t->end.offset, &c, NULL) == ERR_OK)
-        t->end_json = unpack_object(c.meta, c.meta_bytes);
+        (void)!unpack_object(c.meta, c.meta_bytes, &t->end_json, NULL);
     return t->end_json;
 }
 
@@ -479,8 +480,8 @@ const json_t *fmt_tape_event_at(const fmt_tape *t, size_t i, int32_t *round)
     fmt_event_ref *ref = &self->events[i];
     *round = ref->round;
     pthread_mutex_lock(&self->lock);
-    if (!ref->json) ref->json = unpack_object(t->map + ref->offset, ref->bytes);
-    if (!ref->json) ref->json = json_object(); /* no object by our rules, though its chunk is sound */
+    if (!ref->json && unpack_object(t->map + ref->offset, ref->bytes, &ref->json, NULL) == ERR_FORMAT)
+        ref->json = json_object(); /* no object by our rules, though its chunk is sound */
     const json_t *json = ref->json;
     pthread_mutex_unlock(&self->lock);
     return json;

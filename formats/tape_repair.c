@@ -335,6 +335,12 @@ static err_code copy_records(survey *s, fmt_tape_writer *w, size_t i, size_t *n,
     return fmt_tape_put_ranks(w, &r.key, &r.tensor, data, r.place, r.axis, r.n_ranks, r.tier, e);
 }
 
+static err_code copy_event(fmt_tape_writer *w, int32_t round, const json_t *event, err *e)
+{
+    if (!event) return err_set(e, ERR_NOMEM, "no memory for an event");
+    return fmt_tape_put_event(w, round, event, e);
+}
+
 /* Writes what is sound under out_path + ".part" and finishes it. Events keep their place among the rounds. */
 static err_code copy_tape(survey *s, const char *out_path, const fmt_tape_loss *lost, err *e)
 {
@@ -350,13 +356,13 @@ static err_code copy_tape(survey *s, const char *out_path, const fmt_tape_loss *
         for (; event < n_events && rc == ERR_OK; event++) {
             const json_t *what = fmt_tape_event_at(s->t, event, &event_round);
             if (event_round >= round) break;
-            rc = fmt_tape_put_event(w, event_round, what, e);
+            rc = copy_event(w, event_round, what, e);
         }
         if (rc == ERR_OK) rc = copy_records(s, w, i, &n, e);
     }
     for (; event < n_events && rc == ERR_OK; event++) {
         const json_t *what = fmt_tape_event_at(s->t, event, &event_round);
-        rc = fmt_tape_put_event(w, event_round, what, e);
+        rc = copy_event(w, event_round, what, e);
     }
     if (rc == ERR_OK && !lost->complete) { /* the tape says so itself from now on */
         json_t *note = json_pack("{s:s, s:I, s:I, s:I, s:b, s:b}", "event", "recovered", "lost_records",

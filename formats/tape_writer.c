@@ -365,7 +365,10 @@ static void writer_free(fmt_tape_writer *w)
 static err_code pack_head(fmt_tape_writer *w, const char *path, const json_t *head, err *e)
 {
     json_t *note = NULL, *own = json_copy((json_t *)(uintptr_t)head);
-    if (!own) return err_set(e, ERR_NOMEM, "%s: no memory for a tape's head", path);
+    if (!own || json_object_size(own) != json_object_size(head)) { /* jansson leaves out what it has no memory for */
+        json_decref(own);
+        return err_set(e, ERR_NOMEM, "%s: no memory for a tape's head", path);
+    }
     (void)json_object_del(own, "base");
     err_code rc = w->base ? fmt_base_note(path, w->base, &note, e) : ERR_OK;
     if (note && json_object_set_new(own, "base", note) != 0) rc = err_set(e, ERR_NOMEM, "%s: no memory for its head", path);
@@ -386,7 +389,7 @@ static err_code create(fmt_tape_writer *w, const char *path, const json_t *head,
     if (s->head_bytes > FMT_TAPE_HEAD_BYTES - FMT_CHUNK_HEADER_BYTES)
         return err_set(e, ERR_ARG, "%s: the head packs to %zu bytes, at most %d", path, s->head_bytes,
                        FMT_TAPE_HEAD_BYTES - FMT_CHUNK_HEADER_BYTES);
-    TRY(outfile_open(path, &s->file, e));
+    TRY(outfile_open_private(path, &s->file, e)); /* what requests held, and what the model made of it */
     uint8_t prelude[FMT_PRELUDE_BYTES];
     fmt_prelude_put(prelude);
     outfile_write(s->file, prelude, sizeof prelude);

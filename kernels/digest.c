@@ -28,7 +28,7 @@ __attribute__((target("avx2"))) static uint64_t sum_words_avx2(const uint8_t *p,
     return sum_words(p, n, salt);
 }
 /* The one with a product of 64-bit lanes. */
-__attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))) static uint64_t
+__attribute__((target("avx512f,avx512dq,avx512vl" CPU_PREFER_512))) static uint64_t
 sum_words_avx512(const uint8_t *p, uint64_t n, uint64_t salt)
 {
     return sum_words(p, n, salt);

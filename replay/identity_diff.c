@@ -14,7 +14,7 @@ static char *text_of(const json_t *v)
 {
     if (!v) return mem_strdup("-");
     if (json_is_string(v)) return mem_strdup(json_string_value(v));
-    return json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+    return fmt_json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
 }
 
 static void add(lines *l, const char *path, const json_t *a, const json_t *b)

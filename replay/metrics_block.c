@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "base/cpu.h"
 #endif
 
 /* One body, compiled three times: the loops are plain C whose inner 16 or 512 steps are independent, so the compiler makes
@@ -62,7 +64,7 @@ typedef uint16_t any_u16 __attribute__((aligned(1), may_alias));
 SUMS(2, 1, , WIDEN_2, MULTIPLY_ADD)
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2,fma,popcnt")))
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,popcnt,prefer-vector-width=512")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,popcnt" CPU_PREFER_512)))
 SUMS(4, 2, AVX2, _mm256_cvtps_pd, _mm256_fmadd_pd)
 SUMS(8, 2, AVX512, _mm512_cvtps_pd, _mm512_fmadd_pd)
 #endif

@@ -5,6 +5,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "base/cpu.h"
 #endif
 
 /* One body, compiled three times for vectors of W doubles. The products that are added to a number at once are fused in all
@@ -87,7 +89,7 @@ static int64_t next_plain(const float *v, int64_t i, int64_t n, float least)
 
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2,fma")))
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma" CPU_PREFER_512)))
 
 AVX2 static int64_t next_avx2(const float *v, int64_t i, int64_t n, float least)
 {

@@ -141,7 +141,7 @@ char *rpl_merge_key(const rpl_analysis *a, const json_t *j)
 {
     json_t *key = json_array();
     bool fine = key && append(key, json_string(a->type)) && add_keys(key, a->field, j);
-    char *text = fine ? json_dumps(key, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) : NULL;
+    char *text = fine ? fmt_json_dumps(key, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(key);
     return text;
 }

@@ -3,6 +3,7 @@
 
 #include "base/infile.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -42,6 +43,29 @@ static bool is_line(const char *type)
     return false;
 }
 
+/* Texts of a stranger's file are printed. false: no memory. */
+static bool defuse(json_t *j)
+{
+    const char *key;
+    json_t *v;
+    size_t i;
+    if (json_is_string(j)) {
+        const size_t n = json_string_length(j);
+        char *copy = mem_alloc(n + 1, 1);
+        if (!copy) return false;
+        memcpy(copy, json_string_value(j), n);
+        utf8_defuse(copy, n, "\n\t");
+        const bool kept = memcmp(copy, json_string_value(j), n) == 0 || json_string_setn_nocheck(j, copy, n) == 0;
+        free(copy);
+        return kept;
+    }
+    json_object_foreach(j, key, v)
+        if (!defuse(v)) return false;
+    json_array_foreach(j, i, v)
+        if (!defuse(v)) return false;
+    return true;
+}
+
 static err_code add_object(gather *g, json_t *j, const char *where, err *e)
 {
     const char *type = fmt_json_text(j, "type");
@@ -78,7 +102,7 @@ static err_code add_stream(gather *g, FILE *f, err *e)
         json_error_t why;
         snprintf(where, sizeof where, "%.300s: object %d", g->file, n);
         json_t *j = json_loadf(f, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &why);
-        if (j) rc = add_object(g, j, where, e);
+        if (j) rc = defuse(j) ? add_object(g, j, where, e) : err_set(e, ERR_NOMEM, "%s: no memory", where);
         else rc = err_set(e, ERR_FORMAT, "%s: line %d, column %d of it: %s; wanted JSON", where, why.line, why.column,
                           why.text);
         json_decref(j);

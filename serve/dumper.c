@@ -85,7 +85,7 @@ static void compare(srv_dumper *d, int32_t round, eng_step_kind step, int64_t re
                  diff.differing);
 }
 
-/* The insert once more, on the spare slot. *ran false: no room for it. */
+/* The insert once more, on the spare slot. *ran false: no room or no memory for it. */
 static err_code check_insert(srv_dumper *d, int32_t round, const cap_part *graph, bool *ran, err *e)
 {
     const bf16 *taps;
@@ -93,9 +93,9 @@ static err_code check_insert(srv_dumper *d, int32_t round, const cap_part *graph
     int32_t rows, slot;
     cap_part *eager = NULL;
     cap_part_inputs(graph, &slot, &taps, &pos, &rows);
-    TRY(cap_part_insert(d->recorder, slot, taps, NULL, pos, rows, &eager, e));
+    err_code made = cap_part_insert(d->recorder, slot, taps, NULL, pos, rows, &eager, e);
     *ran = eager != NULL;
-    if (!eager) return ERR_OK;
+    if (!eager) return made == ERR_NOMEM ? ERR_OK : made; /* says nothing of the worker */
     eng_tap tap = traced(eager);
     eng_release(d->o.engine, d->o.slots);
     err_code rc = eng_insert(d->o.engine, d->o.slots, taps, pos, rows, &tap, e);
@@ -109,9 +109,9 @@ static err_code check_draft(srv_dumper *d, const srv_draft_step *s, const int32_
     cap_part *eager = NULL;
     int32_t drafts[ENG_BATCH_MAX * ENG_BLOCK_MAX];
     float confidence[ENG_BATCH_MAX * ENG_BLOCK_MAX];
-    TRY(cap_part_draft(d->recorder, s->batch, requests, s->anchors, s->pos, s->n_out, &eager, e));
+    err_code made = cap_part_draft(d->recorder, s->batch, requests, s->anchors, s->pos, s->n_out, &eager, e);
     *ran = eager != NULL;
-    if (!eager) return ERR_OK;
+    if (!eager) return made == ERR_NOMEM ? ERR_OK : made;
     eng_tap tap = traced(eager);
     err_code rc = eng_draft(d->o.engine, s->batch, s->slots, s->anchors, s->pos, s->n_out, drafts, confidence, &tap, e);
     compare(d, (int32_t)s->round, ENG_STEP_DRAFT, requests[0], d->draft, eager, &rc, e);
@@ -146,16 +146,17 @@ static err_code insert_before(void *ctx, const srv_insert_step *s, const eng_tap
     srv_dumper *d = ctx;
     pending *p = &d->slot[s->slot];
     cap_part *part = NULL;
+    (void)e;
     if (p->lost || s->request > INT32_MAX) return ERR_OK;
     if (s->rows > d->insert_rows) {
         lose(d, p, "an insert longer than dumps have room for");
         return ERR_OK;
     }
     void *array = p->part;
-    if (!mem_grow(&array, &p->capacity, p->n + 1, sizeof *p->part))
-        return err_set(e, ERR_NOMEM, "dump: no memory for a part");
+    const bool room = mem_grow(&array, &p->capacity, p->n + 1, sizeof *p->part);
     p->part = array;
-    err_code rc = cap_part_insert(d->recorder, (int32_t)s->request, s->taps, NULL, s->pos, s->rows, &part, NULL);
+    err_code rc = ERR_OK;
+    if (room) rc = cap_part_insert(d->recorder, (int32_t)s->request, s->taps, NULL, s->pos, s->rows, &part, NULL);
     if (rc != ERR_OK || !part) { /* capture that cannot be made costs its round, never the worker */
         lose(d, p, "no room for an insert");
         return ERR_OK;
@@ -241,9 +242,12 @@ static err_code submit(srv_dumper *d, const srv_draft_step *s, err *e)
     size_t n = 0;
     for (int32_t b = 0; b < s->batch; b++) n += d->slot[s->slots[b]].n;
     void *array = d->parts;
-    if (!mem_grow(&array, &d->parts_capacity, n + 1, sizeof *d->parts))
-        return err_set(e, ERR_NOMEM, "dump: no memory for a round");
+    const bool room = mem_grow(&array, &d->parts_capacity, n + 1, sizeof *d->parts);
     d->parts = array;
+    if (!room) { /* draft_after drops the parts */
+        cap_recorder_dropped(d->recorder, (int32_t)s->round, "no memory for the round");
+        return ERR_OK;
+    }
     n = 0;
     for (int32_t b = 0; b < s->batch; b++) {
         pending *p = &d->slot[s->slots[b]];

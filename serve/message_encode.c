@@ -79,7 +79,8 @@ static void put_name(sink *s, const srv_field *f, const char *name)
 
 static void put_fields(sink *s, srv_fields fields, const void *message)
 {
-    for (const srv_field *f = fields.field; f < fields.field + fields.count; f++) {
+    for (int i = 0; i < fields.count; i++) { /* of none there is no first one to point to */
+        const srv_field *f = &fields.field[i];
         const void *at = (const char *)message + f->offset;
         put_text(s, f->key);
         switch (f->kind) {

@@ -85,8 +85,10 @@ static help_layout lay_out_help(const tui_app *app)
     const tui_canvas *c = &app->canvas;
     int32_t n = 0, rows = c->height - HELP_FRAME, room = c->width - HELP_FRAME;
     for (size_t k = 0; k < tui_bindings(); k++) n += helps(k, tui_app_screen(app)->bit);
+    if (rows < 1) rows = 1; /* keys are taken on screens that are too small to show anything, too */
     int32_t columns = (n + rows - 1) / rows, most = room / HELP_COLUMN_MIN;
     if (columns > most) columns = most;
+    if (columns < 1) columns = 1;
     int32_t width = room / columns < HELP_COLUMN_MAX ? room / columns : HELP_COLUMN_MAX;
     int32_t pages = (n + rows * columns - 1) / (rows * columns);
     if (pages == 1) rows = (n + columns - 1) / columns;

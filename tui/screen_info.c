@@ -46,7 +46,7 @@ static void add_json(info *s, const char *prefix, const json_t *value)
         }
         return;
     }
-    text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    text = fmt_json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
     if (json_is_string(value)) add(s, TUI_PLAIN, "  %-28s %s", prefix, json_string_value(value));
     else if (text) add(s, TUI_PLAIN, "  %-28s %s", prefix, text);
     free(text);

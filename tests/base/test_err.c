@@ -34,6 +34,8 @@ static void control_characters_of_input_do_not_reach_a_terminal(void **state)
     assert_string_equal(e.msg, "tensor a?[2J?b?\xc3\xa9");
     err_wrap(&e, "file\r");
     assert_string_equal(e.msg, "file?: tensor a?[2J?b?\xc3\xa9");
+    err_set(&e, ERR_FORMAT, "%s", "\xc2\x9b" "31m\x9b\xe2\x82"); /* the C1 code; bytes of no character */
+    assert_string_equal(e.msg, "??31m???");
 }
 
 static void long_messages_and_contexts_are_cut_and_stay_terminated(void **state)

@@ -37,6 +37,10 @@ static void what_is_no_file_is_refused_at_once(void **state)
     REFUSED(infile_open("/dev/zero", NULL, "text", &fd, NULL, e), ERR_INPUT, "found no regular file");
     REFUSED(infile_open("in.nothing", "in.nothing", "text", &fd, NULL, e), ERR_INPUT, "in.nothing: cannot be opened: No");
     assert_true(fd == -1);
+    char longest[300];
+    memset(longest, 'x', sizeof longest - 1); /* of another's file: no fault of this machine */
+    longest[sizeof longest - 1] = 0;
+    REFUSED(infile_open(longest, NULL, "text", &fd, NULL, e), ERR_INPUT, "cannot be opened: File name too long");
     rmdir("in.folder");
     unlink("in.fifo");
 }

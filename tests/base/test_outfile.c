@@ -111,6 +111,25 @@ static void an_old_part_is_replaced_and_links_are_not_followed(void **state)
     unlink("outfile_victim");
 }
 
+static void a_private_file_is_its_owners_from_its_first_byte(void **state)
+{
+    (void)state;
+    outfile *f;
+    err e = { 0 };
+    struct stat st;
+    const mode_t old = umask(0);
+    FILE *open_to_all = fopen(PATH, "wb"); /* whose place it takes, and whose mode it must not */
+    assert_non_null(open_to_all);
+    fclose(open_to_all);
+    assert_int_equal(outfile_open_private(PATH, &f, &e), ERR_OK);
+    assert_int_equal(stat(PART, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    assert_int_equal(outfile_commit(f, &e), ERR_OK);
+    assert_int_equal(stat(PATH, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    umask(old);
+}
+
 static void a_folder_that_is_missing_is_named(void **state)
 {
     (void)state;
@@ -182,6 +201,7 @@ int main(void)
         CLEAN(the_name_appears_only_with_commit),
         CLEAN(a_file_that_is_left_keeps_its_bytes_in_part),
         CLEAN(an_old_part_is_replaced_and_links_are_not_followed),
+        CLEAN(a_private_file_is_its_owners_from_its_first_byte),
         CLEAN(a_folder_that_is_missing_is_named),
         CLEAN(a_name_taken_by_a_folder_fails_at_commit_and_keeps_the_bytes),
         CLEAN(a_folder_or_a_device_is_refused_before_any_work),

@@ -1,5 +1,6 @@
 #include "tape_help.h"
 
+#include "base/mem.h"
 #include "base/outfile.h"
 #include "capture/export.h"
 #include "capture/joined.h"
@@ -232,6 +233,24 @@ static void a_damaged_tape_gives_its_sound_values(void **state)
     fmt_safetensors_close(whole);
 }
 
+/* A tape may hold any name of printable ASCII: none may lead out of the folder, or out of where an archive is unpacked. */
+static void a_value_whose_name_is_a_path_is_not_exported(void **state)
+{
+    static const char *const OUT[] = { "path", "path.npz", "path.safetensors" };
+    const cap_export_options all = { NULL, false, true };
+    const int32_t v[] = { 1, 2 };
+    cap_export_result r;
+    (void)state;
+    fmt_tape_writer *w = tape_begin("path.tape", NULL);
+    tape_put_ints(w, 0, FMT_TAPE_NO_SLOT, "../../outside", 2, v);
+    fmt_tape *t = tape_end(w, "path.tape");
+    for (size_t i = 0; i < COUNT_OF(OUT); i++) {
+        REFUSED(cap_export(t, OUT[i], &all, &r, e), ERR_INPUT, "'round.0.../../outside' holds a '/'");
+        assert_false(exists(OUT[i]));
+    }
+    fmt_tape_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +258,7 @@ int main(void)
         cmocka_unit_test(a_pattern_matches_value_names_and_export_names), cmocka_unit_test(per_rank_keeps_the_parts_apart),
         cmocka_unit_test(a_folder_gets_npy_files_or_nothing), cmocka_unit_test(npy_shapes_are_python_tuples),
         cmocka_unit_test(python_reads_the_npz), cmocka_unit_test(a_damaged_tape_gives_its_sound_values),
+        cmocka_unit_test(a_value_whose_name_is_a_path_is_not_exported),
     };
     return cmocka_run_group_tests(tests, enter_folder, NULL);
 }

@@ -37,6 +37,8 @@ class Worker:
     def end(self, how=signal.SIGTERM):
         self.process.send_signal(how)
         status = self.process.wait(30)
+        if how != signal.SIGKILL:
+            self.said = self.line + self.process.stdout.read() + self.process.stderr.read()
         self.process.stdout.close()
         self.process.stderr.close()
         return status
@@ -163,7 +165,11 @@ def tls_needs_its_key(p):
     with Worker(p, '--tls-key', 'k', address='tcp:127.0.0.1:0') as w:
         check('serving' in p.ok('status', w.address, '--tls-key', 'k').stdout, 'no status through TLS')
         p.refused(5, w.address, 'status', w.address)
+        for name in ('cmdline', 'environ'):
+            with open(f'/proc/{w.process.pid}/{name}', 'rb') as f:
+                check(KEY.encode() not in f.read(), f'the key is in /proc/PID/{name}')
         check(w.end() == 0, 'SIGTERM: exit is not 0')
+        check(KEY not in w.said, 'the key was printed')
 
 
 def words_are_checked_before_anything_is_loaded(p):

@@ -1,11 +1,10 @@
 # Number formats, statistics, checksums, JSON and safetensors.
-set(alloc_fail LINKER:--wrap=malloc,--wrap=calloc,--wrap=realloc)
 foreach(name number hash stats exl3)
   sparktape_test(test_${name} LINKS formats)
 endforeach()
 foreach(name json safetensors checkpoint)
   sparktape_test(test_${name} LINKS formats)
-  target_link_options(test_${name} PRIVATE ${alloc_fail})
+  target_link_options(test_${name} PRIVATE ${ALLOC_FAIL_WRAP})
 endforeach()
 foreach(name safetensors json msgpack)
   sparktape_fuzz(fuzz_${name} LINKS formats)

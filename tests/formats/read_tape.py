@@ -249,4 +249,5 @@ def read(path, show=lambda line: None):
     return {key_of(p): (p, values[i]) for i, (p, _, _) in facts.items()}, head
 
 
-read(sys.argv[1], print)
+if __name__ == "__main__":
+    read(sys.argv[1], print)

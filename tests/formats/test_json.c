@@ -281,6 +281,18 @@ static void floats_that_json_lacks_become_words(void **state)
     json_decref(v);
 }
 
+/* Texts of a tape are printed. */
+static void control_characters_become_question_marks(void **state)
+{
+    (void)state;
+    static const char PACKED[] = "\x81\xa3" "k\x07k" "\xab" "\x1b[2J\n\t\x7f\xc2\x9b\xc3\xa9";
+    json_t *v;
+    err e = { 0 };
+    assert_int_equal(fmt_msgpack_unpack((const uint8_t *)PACKED, sizeof PACKED - 1, &v, &e), ERR_OK);
+    assert_string_equal(fmt_json_text(v, "k?k"), "?[2J\n\t???\xc3\xa9"); /* lines stay lines, letters letters */
+    json_decref(v);
+}
+
 /* What is built step by step is whole, or nothing. */
 static void a_failed_step_leaves_no_part(void **state)
 {
@@ -333,6 +345,18 @@ static void every_failed_allocation_is_reported_and_nothing_leaks(void **state)
         assert_int_equal(rc, ERR_OK);
         break;
     }
+    char *want = fmt_json_dumps(v, JSON_COMPACT);
+    assert_non_null(want);
+    for (int persistent = 0; persistent < 2; persistent++)
+        for (long at = 0;; at++) {
+            alloc_fail_at(at, persistent);
+            char *text = fmt_json_dumps(v, JSON_COMPACT);
+            bool hit = alloc_fail_end();
+            if (text) assert_string_equal(text, want); /* all of it, keys too */
+            free(text);
+            if (!hit) break;
+        }
+    free(want);
     free(p);
     json_decref(v);
 }
@@ -354,6 +378,7 @@ int main(void)
         cmocka_unit_test(hostile_msgpack_is_refused_by_name),
         cmocka_unit_test(sixteen_levels_pass_and_seventeen_do_not),
         cmocka_unit_test(floats_that_json_lacks_become_words),
+        cmocka_unit_test(control_characters_become_question_marks),
         cmocka_unit_test(a_failed_step_leaves_no_part),
         cmocka_unit_test(every_failed_allocation_is_reported_and_nothing_leaks),
     };

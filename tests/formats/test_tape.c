@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 static char folder[64], path[128];
 
@@ -377,6 +378,27 @@ static void discard_leaves_nothing(void **state)
     fmt_tape_discard(NULL);
 }
 
+/* What a request held is nobody else's: also while it is written, and of what is recovered. */
+static void only_its_owner_can_read_a_tape(void **state)
+{
+    (void)state;
+    char part[160], saved[128];
+    struct stat st;
+    fmt_tape_loss lost;
+    const mode_t old = umask(0);
+    snprintf(part, sizeof part, "%s.part", path);
+    fmt_tape_writer *w = case_write(path, 1, 1);
+    assert_int_equal(stat(part, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    case_finish(w);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    OK(fmt_tape_recover(path, case_path(folder, "saved.tape", saved), &lost, NULL, e));
+    assert_int_equal(stat(saved, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    umask(old);
+}
+
 /* A limit on the file's size stands in for a full disk: the write fails in the middle of a chunk. */
 static void a_full_disk_is_an_error_that_stays_and_keeps_what_was_written(void **state)
 {
@@ -427,6 +449,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(threads_can_read_one_tape, setup, teardown),
         cmocka_unit_test_setup_teardown(what_the_format_cannot_hold_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(discard_leaves_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(only_its_owner_can_read_a_tape, setup, teardown),
         cmocka_unit_test_setup_teardown(a_full_disk_is_an_error_that_stays_and_keeps_what_was_written, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

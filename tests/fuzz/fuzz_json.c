@@ -1,19 +1,28 @@
 /* Any bytes as a JSON file: refused with one line, or a value that survives msgpack when it is not too deep. */
-#include <stdint.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "formats/json.h"
+
+#include <string.h>
+
+#include "memfile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Whether any text in it, or key, holds a character that a terminal obeys. */
+static bool has_control(const json_t *v)
+{
+    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT); /* which writes those below a blank as \uXXXX, \b, \f, \r */
+    bool found = !text;
+    for (const char *s = text; s && *s; s++)
+        found = found || *s == 0x7f || (s[0] == '\\' && strchr("ubfr", s[1])) ||
+                ((uint8_t)s[0] == 0xc2 && (uint8_t)s[1] < 0xa0);
+    free(text);
+    return found;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char path[64];
-    int fd = memfd_create("fuzz", MFD_CLOEXEC);
-    CHECK(fd >= 0 && write(fd, data, size) == (ssize_t)size);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    char path[MEMFILE_PATH];
+    int fd = memfile(data, size, path);
     json_t *v, *back;
     err e = { 0 };
     err_code rc = fmt_json_read(path, 1 << 20, &v, &e);
@@ -22,7 +31,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *packed = NULL;
     size_t bytes;
     if (v && fmt_msgpack_pack(v, &packed, &bytes, &e) == ERR_OK) {
-        CHECK(fmt_msgpack_unpack(packed, bytes, &back, &e) == ERR_OK && json_equal(v, back));
+        CHECK(fmt_msgpack_unpack(packed, bytes, &back, &e) == ERR_OK);
+        CHECK(has_control(v) || json_equal(v, back)); /* which would come back as '?' */
         json_decref(back);
     }
     free(packed);

@@ -1,20 +1,17 @@
 /* Any bytes as a safetensors file: refused with one line, or opened with every span inside the file. */
-#include <stdint.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "formats/safetensors.h"
 #include "formats/tape.h"
+
+#include <string.h>
+
+#include "memfile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char path[64];
-    int fd = memfd_create("fuzz", MFD_CLOEXEC);
-    CHECK(fd >= 0 && write(fd, data, size) == (ssize_t)size);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    char path[MEMFILE_PATH];
+    int fd = memfile(data, size, path);
     fmt_safetensors *f;
     err e = { 0 };
     err_code rc = fmt_safetensors_open(path, &f, &e);

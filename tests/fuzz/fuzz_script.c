@@ -1,8 +1,7 @@
 /* Script files: whatever the bytes are, the file is refused in one line, or every tensor of every round can be read. */
 #include "engine/script.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
+#include "memfile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -36,13 +35,11 @@ static int64_t touch(const eng_script *s, const eng_config *c)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char path[64];
+    char path[MEMFILE_PATH];
     eng_script *s;
     err e = { 0 };
     eng_config c = small();
-    int fd = memfd_create("script", MFD_CLOEXEC);
-    CHECK(fd >= 0 && write(fd, data, size) == (ssize_t)size);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int fd = memfile(data, size, path);
     if (eng_script_open(path, &c, &s, &e) == ERR_OK) CHECK(touch(s, &c) != INT64_MIN); /* the sum only keeps the reads */
     else CHECK(e.msg[0] && err_exit_status(e.code) == 3);
     eng_script_close(s);

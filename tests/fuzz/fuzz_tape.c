@@ -1,10 +1,10 @@
 /* Any bytes as a tape: opened both ways, every record and event read, examined and recovered. Checksums are made right
  * first in half of the inputs, so that the fuzzer gets past them. */
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "formats/tape_reader.h"
+
+#include <string.h>
+
+#include "memfile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -56,14 +56,11 @@ static void read_all(const char *path, fmt_open_mode mode)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    int fd = memfd_create("tape", 0);
-    CHECK(fd >= 0);
+    char path[MEMFILE_PATH];
     uint8_t *copy = malloc(size + 1);
     memcpy(copy, data, size);
     if (size && data[size - 1] % 2 == 0) repair_checksums(copy, size);
-    CHECK(write(fd, copy, size) == (ssize_t)size);
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int fd = memfile(copy, size, path);
     read_all(path, FMT_OPEN_NORMAL);
     read_all(path, FMT_OPEN_SURVEY);
     fmt_tape_report report;

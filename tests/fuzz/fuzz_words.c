@@ -1,7 +1,9 @@
-/* The small languages of the command line: key files, references, export names, taps. The first byte chooses; whatever the
- * rest is, it is refused or understood, and what is understood says the same when it is written out and read again. */
+/* The small languages of the command line: key files, references, export names, taps, lists of rounds, conditions. The
+ * first byte chooses; whatever the rest is, it is refused or understood, and what is understood says the same when it is
+ * written out and read again. */
 #include "capture/joined.h"
 #include "capture/recorder.h"
+#include "capture/round_list.h"
 #include "tui/keys.h"
 #include "tui/ref.h"
 
@@ -27,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data + 1, size - 1);
     text[size - 1] = 0;
     err e = { 0 };
-    switch (data[0] % 4) {
+    switch (data[0] % 6) {
     case 0: {
         int32_t *keys = NULL;
         size_t n = 0;
@@ -46,9 +48,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 2:
         export_name(text);
         break;
-    default: {
+    case 3: {
         const cli_list taps = { 1, { text } };
         if (cap_taps_check(&taps, &e) != ERR_OK) CHECK(e.msg[0]);
+        break;
+    }
+    case 4: {
+        cap_round_list l = { 0 };
+        if (cap_round_list_parse(text, "--rounds", &l, &e) != ERR_OK) CHECK(e.msg[0] && l.n == 0);
+        else (void)cap_round_list_has(&l, INT32_MAX);
+        break;
+    }
+    default: {
+        const cli_list when = { 1, { text } };
+        if (cap_when_check(&when, "out.tape", &e) != ERR_OK) CHECK(e.msg[0]);
     }
     }
     free(text);

@@ -266,7 +266,7 @@ static void help_is_whole_on_the_smallest_usual_screen(void **state)
 static void every_size_and_key_draws_inside_the_canvas(void **state)
 {
     (void)state;
-    static const char *const KEYS[] = { "", "?", "o", "o ?", "o Enter", "o Enter h", "o Enter End", "3 ?", "/x", "y",
+    static const char *const KEYS[] = { "", "?", "? ?", "o", "o ?", "o Enter", "o Enter h", "o Enter End", "3 ?", "/x", "y",
                                         "o Enter p", "o Enter p p", "o Enter p p p h", "4", "5", "6 Right Right",
                                         "7 End", ":zz Enter" };
     static const int32_t SIZES[][2] = { { 1, 1 }, { 20, 5 }, { 40, 10 }, { 41, 11 }, { 80, 10 }, { 79, 24 }, { 300, 100 } };
