@@ -84,7 +84,7 @@ err_code cap_put_named(fmt_tape_writer *w, const fmt_tape_key *key, const fmt_te
     *as = CAP_AS_GIVEN;
     if (cap_name_dtype(key->name, &wanted) && wanted != t.dtype) {
         narrowed = mem_alloc_aligned((size_t)fmt_tensor_elems(&t), fmt_dtype_bytes(wanted));
-        if (!narrowed) return err_set(e, ERR_NOMEM, "no memory for its copy");
+        if (!narrowed) return err_set(e, ERR_NOMEM, "%s: no memory for its copy", key->name);
         *as = cap_narrow(&t, wanted, narrowed) == 0 ? CAP_AS_NAMED : CAP_AS_OTHER;
         if (*as == CAP_AS_NAMED) {
             t.dtype = wanted;

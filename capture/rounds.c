@@ -330,7 +330,9 @@ bool cap_rounds_chosen(const fmt_tape *t)
     if (seen && json_integer_value(seen) > json_integer_value(kept)) return true;
     for (size_t i = 0; i < fmt_tape_event_count(t); i++) {
         int32_t round;
-        const char *what = json_string_value(json_object_get(fmt_tape_event_at(t, i, &round), "event"));
+        const json_t *event = fmt_tape_event_at(t, i, &round);
+        if (!event) return true; /* no memory to look: the careful answer */
+        const char *what = json_string_value(json_object_get(event, "event"));
         if (what && strcmp(what, "dropped") == 0) return true;
     }
     return false;

@@ -5,10 +5,14 @@
 #include "capture/joined.h"
 #include "capture/narrow.h"
 
+typedef struct put_key { int32_t slot; char name[FMT_TAPE_NAME_BYTES]; } put_key;
+
 struct sparktape {
     fmt_tape_writer *w;
     err last;       /* the last failure */
     int32_t round;  /* of the last value, -1: none */
+    put_key *there; /* [n_there] of that round: readers take the first of two, so there may be no second */
+    size_t n_there, room;
     int64_t n_rounds, n_values, n_refused;
     uint64_t bytes;
 };
@@ -72,13 +76,25 @@ static err_code parse(const sparktape *t, const char *name, const char *dtype, i
 
 static err_code put(sparktape *t, const fmt_tape_key *key, const fmt_tensor *given, err *e)
 {
+    const bool fresh = key->round != t->round;
+    void *there = t->there;
     cap_as as;
-    if (key->round != t->round) {
-        TRY(fmt_tape_flush(t->w, e));
+    for (size_t i = 0; !fresh && i < t->n_there; i++)
+        if (t->there[i].slot == key->slot && strcmp(t->there[i].name, key->name) == 0)
+            return err_set(e, ERR_ARG, "%s: found it twice in round %d, wanted it once", key->name, key->round);
+    if (fresh) TRY(fmt_tape_flush(t->w, e));
+    if (!mem_grow(&there, &t->room, (fresh ? 0 : t->n_there) + 1, sizeof *t->there))
+        return err_set(e, ERR_NOMEM, "%s: no memory for its name", key->name);
+    t->there = there;
+    TRY(cap_put_named(t->w, key, given, &as, e));
+    if (fresh) {
         t->round = key->round;
         t->n_rounds++;
+        t->n_there = 0;
     }
-    TRY(cap_put_named(t->w, key, given, &as, e));
+    put_key *k = &t->there[t->n_there++];
+    k->slot = key->slot;
+    snprintf(k->name, sizeof k->name, "%s", key->name);
     t->n_values++;
     t->bytes += fmt_tensor_bytes(given);
     return ERR_OK;
@@ -109,10 +125,13 @@ int sparktape_finish(sparktape *t, char *why, size_t why_bytes)
     json_t *summary = json_pack("{s:I, s:I, s:I, s:I, s:I}", "rounds", (json_int_t)t->n_rounds, "values",
                                 (json_int_t)t->n_values, "raw_bytes", (json_int_t)t->bytes, "dropped",
                                 (json_int_t)t->n_refused, "padded_rows", (json_int_t)0);
-    err_code rc = fmt_tape_finish(t->w, summary, &e); /* without memory for a summary: a tape without one */
+    err_code rc = summary ? fmt_tape_finish(t->w, summary, &e) : err_set(&e, ERR_NOMEM, "no memory for the summary");
+    if (!summary) fmt_tape_discard(t->w);
     json_decref(summary);
-    free(t);
+    if (rc == ERR_OK && t->n_refused) err_set(&e, ERR_ARG, "%lld values were refused", (long long)t->n_refused);
     say(&e, why, why_bytes);
+    free(t->there);
+    free(t);
     return rc == ERR_OK ? 0 : -1;
 }
 
@@ -120,5 +139,6 @@ void sparktape_discard(sparktape *t)
 {
     if (!t) return;
     fmt_tape_discard(t->w);
+    free(t->there);
     free(t);
 }

@@ -34,15 +34,16 @@ extern "C" {
 
 typedef struct sparktape sparktape;
 
-/* engine: what ran, in your words; goes into the tape's identity. NULL: it failed, and why says how (one line, cut to fit;
- * may be NULL). Replaces PATH.part, and PATH when it is finished. */
+/* engine: what ran, in your words, for the tape's identity; not NULL. Returns NULL when it failed, and why says how (one
+ * line, cut to fit; why may be NULL). Replaces PATH.part, and PATH when it is finished. */
 SPARKTAPE_API sparktape *sparktape_create(const char *path, const char *engine, char *why, size_t why_bytes);
-/* Appends one value of shape[ndim], ndim 0 to 8, row-major; data is read during the call. */
+/* Appends one value of shape[ndim], ndim 0 to 8, row-major, once in its round; data is read during the call. */
 SPARKTAPE_API int sparktape_put(sparktape *t, const char *name, const char *dtype, int ndim, const int64_t *shape,
                                 const void *data);
 /* The last failure; "" while there was none. Valid until the next call with t. */
 SPARKTAPE_API const char *sparktape_error(const sparktape *t);
-/* Ends the tape and frees t, whatever happens. -1: PATH is as it was before, PATH.part holds what could be written. */
+/* Ends the tape and frees t, whatever happens. 0: PATH is there; why says how many values were refused, "" if none was. -1:
+ * PATH is as it was before, and PATH.part holds what could be written, unless memory was short. */
 SPARKTAPE_API int sparktape_finish(sparktape *t, char *why, size_t why_bytes);
 /* Frees t and removes PATH.part. NULL is a no-op. */
 SPARKTAPE_API void sparktape_discard(sparktape *t);

@@ -24,7 +24,7 @@ endif()
 if(NOT SPARKTAPE_SANITIZE)
   target_compile_options(flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fstack-protector-strong>)
   target_compile_options(flags INTERFACE
-    "$<$<AND:$<COMPILE_LANGUAGE:C>,$<NOT:$<CONFIG:Debug>>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
+    "$<$<AND:$<COMPILE_LANGUAGE:C>,$<CONFIG:Release,RelWithDebInfo,MinSizeRel>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
   target_link_options(flags INTERFACE LINKER:-z,relro,-z,now,-z,noexecstack)
 endif()
 if(SPARKTAPE_OPENMP)

@@ -6,7 +6,11 @@ configure_file(capture/sparktape.pc.in sparktape.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/sparktape.pc DESTINATION lib/pkgconfig)
 install(FILES docs/man/sparktape.1 docs/man/sparktape-browse.1 DESTINATION share/man/man1)
 install(FILES docs/completion/sparktape.bash DESTINATION share/bash-completion/completions RENAME sparktape)
-install(FILES LICENSE README.md DESTINATION share/doc/sparktape)
+install(FILES LICENSE README.md ARCHITECTURE.md SECURITY.md DESTINATION share/doc/sparktape)
+install(DIRECTORY docs/ DESTINATION share/doc/sparktape/docs FILES_MATCHING PATTERN "*.md" PATTERN man EXCLUDE
+                                                                           PATTERN completion EXCLUDE)
+install(FILES formats/TAPE.md DESTINATION share/doc/sparktape/formats)
+install(FILES serve/PROTOCOL.md DESTINATION share/doc/sparktape/serve)
 install(FILES examples/tap.cu DESTINATION share/doc/sparktape/examples)
 
 set(CPACK_GENERATOR DEB)

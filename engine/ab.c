@@ -268,6 +268,10 @@ err_code ab_case_compare(ab_case *c, ab_kind kind, uint64_t seed, ab_finding *ou
 static void value_text(fmt_dtype type, uint64_t bits, char *out, size_t bytes)
 {
     const int digits = 2 * (int)fmt_dtype_bytes(type);
+    if (fmt_dtype_bytes(type) == 8) {
+        snprintf(out, bytes, "0x%016llx", (unsigned long long)bits);
+        return;
+    }
     if (type != FMT_DTYPE_F32 && type != FMT_DTYPE_BF16) {
         snprintf(out, bytes, "0x%0*llx (%d)", digits, (unsigned long long)bits, (int)(int32_t)bits);
         return;

@@ -145,7 +145,8 @@ static void markov_fill(const ab_inputs *in)
     const uint64_t key = eng_noise_key(in->seed, "anchor");
     for (int32_t i = 0; i < AB_NODES * in->T; i++) {
         const uint64_t b = eng_noise_bits(key, (uint64_t)i);
-        anchor[i] = in->kind == AB_STALE ? (int32_t)(b % (uint64_t)(vocab + 8)) - 4 : 2 * ((i + (int32_t)in->seed) % hot);
+        anchor[i] = in->kind == AB_STALE ? (int32_t)(b % (uint64_t)(vocab + 8)) - 4
+                                         : (int32_t)(2 * (((uint64_t)i + in->seed) % (uint64_t)hot));
     }
 }
 

@@ -6,7 +6,7 @@
 
 enum { N, HC, TOP_K, P_TOKENT }; /* of dim */
 
-/* The seed's own size; hc 2; then off the fast path: other n, one of no multiple of anything, another top_k and plan. */
+/* The usual size; hc 2; then off the fast path: other n, one of no multiple of anything, another top_k and plan. */
 static const int32_t SHAPES[][AB_DIMS_MAX] = {
     { 2560, 4, 10, KRN_PLE_P_TOKENT }, { 2560, 2, 10, KRN_PLE_P_TOKENT }, { 2560, 4, 7, 20 },
     { 1280, 4, 10, KRN_PLE_P_TOKENT }, { 1000, 4, 10, KRN_PLE_P_TOKENT }, { 77, 2, 3, 0 },

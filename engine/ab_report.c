@@ -133,8 +133,8 @@ static void print_row(const ab_pair *p, const ab_device *d, const ab_row *r)
         char text[512], shape[96];
         ab_finding_text(&r->finding, text, sizeof text);
         shape_text(p, r->broken_dim, shape, sizeof shape);
-        printf(" %s, at %s\n    again: sparktape ab %s %s %d --seeds 1 --seed %llu\n", text, shape, p->name[AB_BASE],
-               p->name[AB_NEW], r->T, (unsigned long long)r->finding.seed);
+        printf(" %s, at %s\n    again: sparktape ab %s %s %d --seeds 1 --seed %llu%s\n", text, shape,
+               p->name[AB_BASE], p->name[AB_NEW], r->T, (unsigned long long)r->finding.seed, d->on_card ? "" : " --cpu");
         return;
     }
     const ab_times *t = &r->units;

@@ -7,7 +7,7 @@
 #include "engine/config.h"
 #include "engine/device.h"
 
-#define NO_KX   "the KX kernels, which this build does not have"
+#define NO_KX   "an engine over the KX layout (kernels/experts_kx.h), which there is not yet"
 #define ARM(name, experts, dense, head, fixed_head, markov, kernels, missing, summary) \
     { name, ENG_REP_##experts, ENG_REP_##dense, ENG_REP_##head, ENG_MARKOV_##markov, kernels, fixed_head, false, false, \
       KRN_ACC_BLOCKED, missing, summary }

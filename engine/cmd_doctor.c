@@ -52,7 +52,7 @@ static void print_machine(const survey *s)
     printf("%s%s\n", c->built ? ", NCCL " : "", c->built ? c->nccl : "");
     printf("processor  %s, %d threads, %s; %.1f GiB of memory free\n", cpu_name(), cpu_count(),
            krn_isa_name(krn_isa_best()), gib(s->memory_bytes));
-    if (c->n == 0) printf("cards      none%s\n", c->built ? ": no driver, or no card" : "");
+    if (c->n == 0) printf("cards      %s\n", c->built ? "none: no driver, or no card" : "not looked for");
     for (int32_t i = 0; i < c->n && i < ENG_CARDS_MAX; i++) {
         const eng_card *k = &c->card[i];
         printf("card %-5d %s, sm_%d%d, %d SMs, %.1f of %.1f GiB free", i, k->name, k->sm_major, k->sm_minor, k->n_sm,

@@ -63,7 +63,7 @@ err_code eng_system_arm_of(const eng_weights *w, const eng_arm *arm, int64_t pos
     }
     rc = eng_weights_need(w, &reps, &why);
     if (rc == ERR_NOMEM) return err_set(e, rc, "%s", why.msg);
-    if (rc != ERR_OK) against_all(out, "the checkpoint lacks its EXL3 weights: sparktape quantize");
+    if (rc != ERR_OK) against_all(out, why.msg);
 
     fit(&out->cpu, "memory", out->one_bytes, memory_bytes);
     eng_way *on_cards[] = { &out->card, &out->nccl, &out->emulated };

@@ -167,9 +167,10 @@ static group *group_origins(const rpl_origin *list, size_t n_list, bool all, siz
 static void print_origin(const group *g)
 {
     const rpl_origin *o = g->worst;
-    char slot[16], at[80], share[48], where[128], rank[16] = "-";
+    char slot[16], of_worst[16], at[80], share[48], where[160], rank[16] = "-";
     snprintf(share, sizeof share, "%" PRId64 "/%" PRId64, g->n_illegal, g->n);
-    snprintf(where, sizeof where, "%s%s", o->worst.value, at_text(&o->worst, at));
+    snprintf(where, sizeof where, "%d/%s/%s%s", o->round, slot_text(o->slot, of_worst), o->worst.value,
+             at_text(&o->worst, at));
     if (o->rank >= 0) snprintf(rank, sizeof rank, "%d", o->rank);
     printf("%5d %6d %4s  %-16s %4s %15s  %-28s %15.9g %15.9g %10.3g %9.3g  %s%s%s\n", g->first->round, g->n_rounds,
            slot_text(g->first->slot, slot), o->op, rank, share, where, o->worst.got, o->worst.exact, o->worst.bound,

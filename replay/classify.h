@@ -117,8 +117,8 @@ typedef struct rpl_classify_options {
     const eng_options *control;        /* NULL: the mirror, if there are substitutes */
     const rpl_substitute *substitute;  /* its ops that others make; borrowed until close */
     int32_t n_substitutes;
-    const eng_options *own;            /* mirror64 of other weights (rpl_forced_mirror64): the references, and the mirror of a
-                                        * control, are of these; NULL: of the official ones */
+    const eng_options *own;            /* mirror64 of other weights (rpl_forced_mirror64): the references, and the mirror
+                                        * of a control, are of these; NULL: of the official ones */
     int32_t threads;                   /* 0: all of the machine */
     int32_t shard, n_shards;           /* every n-th round from the shard-th on, from 1; 1, 1: all */
     bool quiet;

@@ -90,12 +90,17 @@ static err_code take_own(session *s, const cli_args *args, int64_t threads, err 
         const json_t *identity = json_object_get(fmt_tape_head(s->tape), "identity");
         const char *arm = json_string_value(json_object_get(json_object_get(identity, "arm"), "name"));
         TRY(rpl_forced_mirror64(s->tape, rpl_certify_options_of(s->tape).n_ranks, (int32_t)threads, &o, e));
+        if (!arm)
+            return err_set(e, ERR_INPUT, "%s: --own: found no arm, wanted a tape that names one (import --identity-from)",
+                           args->item[i]);
         if (i == 0) {
             s->own = o;
-            snprintf(s->own_arm, sizeof s->own_arm, "%s", arm ? arm : "the tape's arm");
-        } else if (memcmp(&o.reps, &s->own.reps, sizeof o.reps) != 0 || o.n_ranks != s->own.n_ranks)
-            return err_set(e, ERR_ARG, "%s: --own: found the weights of %s, tp %d, wanted those of %s before, %s, tp %d",
-                           args->item[i], arm ? arm : "another arm", o.n_ranks, args->item[0], s->own_arm, s->own.n_ranks);
+            snprintf(s->own_arm, sizeof s->own_arm, "%s", arm);
+        } else if (memcmp(&o.reps, &s->own.reps, sizeof o.reps) != 0 || o.n_ranks != s->own.n_ranks ||
+                   o.exl3_acc != s->own.exl3_acc)
+            return err_set(e, ERR_ARG, "%s: --own: found the weights of %s, tp %d, acc %s, wanted those of %s before, %s, "
+                           "tp %d, acc %s", args->item[i], arm, o.n_ranks, eng_acc_name(o.exl3_acc), args->item[0],
+                           s->own_arm, s->own.n_ranks, eng_acc_name(s->own.exl3_acc));
         fmt_tape_close(s->tape);
         s->tape = NULL;
     }

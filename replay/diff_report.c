@@ -113,7 +113,8 @@ static void print_redacted(const rpl_diff *d)
 
 static bool says_what_ran(const fmt_tape *t)
 {
-    return json_object_get(json_object_get(fmt_tape_head(t), "identity"), "arm") != NULL;
+    const json_t *identity = json_object_get(fmt_tape_head(t), "identity");
+    return json_object_get(identity, "arm") || json_object_get(identity, "engine"); /* ours, or the capture API's */
 }
 
 static void print_identity(const rpl_diff *d)

@@ -80,8 +80,10 @@ static void map_gates(const json_t *j, FILE *out)
         b->control_fails = !(b->control <= b->limit);
         snprintf(b->label, sizeof b->label, "%s", key);
     }
-    const char *control = fmt_json_text(j, "control");
+    const char *control = fmt_json_text(j, "control"), *own = fmt_json_text(j, "own");
     fputs("<h3>gates", out);
+    fputs(own[0] ? "; by mirrors of the weights of " : "", out);
+    rpl_escape(own, out);
     fputs(control[0] ? "; control: " : "", out);
     rpl_escape(control, out);
     fputs("</h3>\n", out);

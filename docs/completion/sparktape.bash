@@ -2,10 +2,12 @@
 # Installed as share/bash-completion/completions/sparktape; elsewhere: source it.
 
 _sparktape() {
-    local word=${COMP_WORDS[COMP_CWORD]} program=${COMP_WORDS[0]} command=${COMP_WORDS[1]}
+    local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]}
+    local program=${BASH_ALIASES[${COMP_WORDS[0]}]:-${COMP_WORDS[0]}}
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then # lines "  name  what it does"
-        COMPREPLY=($(compgen -W "$("$program" --help 2>/dev/null | awk '/^  [a-z]/ { print $1 }') --help --version" -- "$word"))
+        COMPREPLY=($(compgen -W "--help --version $("$program" --help 2>/dev/null | awk '/^  [a-z]/ { print $1 }')" \
+            -- "$word"))
         return
     fi
     case ${COMP_WORDS[COMP_CWORD - 1]} in

@@ -5,13 +5,11 @@
 #include "base/mem.h"
 #include "capture/export.h"
 #include "capture/import.h"
-#include "tests/formats/alloc_fail.h"
-#include "tests/support/io_fail.h"
-#include "tests/support/slow.h"
+#include "tests/support/each_fault.h"
 
 #include <dirent.h>
 
-enum { ROWS = 8, COLS = 32, FAULTS_MAX = 2000 };
+enum { ROWS = 8, COLS = 32 };
 
 static fmt_tape *tape;
 static fmt_safetensors *dump;
@@ -138,15 +136,17 @@ typedef struct work {
     const char *want, *path;
 } work;
 
-static void remove_all(const char *path)
+static void remove_all(const void *ctx)
 {
+    const char *path = ((const work *)ctx)->path;
     char command[256];
     snprintf(command, sizeof command, "rm -rf %s %s.part", path, path);
     assert_int_equal(system(command), 0);
 }
 
-static void check(const work *w, err_code rc, const err *e, err_code wanted, long at)
+static void check(const void *ctx, err_code rc, const err *e, err_code wanted, long at)
 {
+    const work *w = ctx;
     char part[256];
     snprintf(part, sizeof part, "%s.part", w->path);
     if (rc == ERR_OK) {
@@ -159,31 +159,12 @@ static void check(const work *w, err_code rc, const err *e, err_code wanted, lon
     if (access(w->path, F_OK) == 0) fail_msg("%s: fault %ld: half of it is there: %s", w->path, at, e->msg);
 }
 
-static long each_fault(const work *w, void (*arm)(long n, bool persistent), bool (*end)(void), err_code wanted,
-                       bool persistent)
-{
-    for (long at = persistent; at < FAULTS_MAX; at += SLOW ? 4 : 1) {
-        err e = { 0 };
-        remove_all(w->path);
-        arm(at, persistent);
-        err_code rc = w->run(w->path, &e);
-        const bool hit = end();
-        check(w, rc, &e, wanted, at);
-        if (hit) continue;
-        assert_int_equal(rc, ERR_OK);
-        return at;
-    }
-    fail_msg("%s: no end after %d faults", w->path, FAULTS_MAX);
-    return 0;
-}
+static err_code run(const void *ctx, err *e) { return ((const work *)ctx)->run(((const work *)ctx)->path, e); }
 
 static void every_fault(work w)
 {
     OK(w.run(w.want, e));
-    for (int persistent = 0; persistent < 2; persistent++) {
-        assert_true(each_fault(&w, alloc_fail_at, alloc_fail_end, ERR_NOMEM, persistent) > 10);
-        assert_true(each_fault(&w, io_fail_at, io_fail_end, ERR_IO, persistent) > 3);
-    }
+    every_fault_of(&(fault_loop){ remove_all, run, check }, &w, 10, 3);
 }
 
 static void an_export_with_any_fault_is_whole_or_not_there(void **state)

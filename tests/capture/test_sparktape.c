@@ -87,7 +87,7 @@ static void what_is_refused_is_named_and_counted_and_the_rest_goes_on(void **sta
         { "round.1.x", "F32", 9, &two, x, "9 dimensions" }, { "round.1.x", "F32", -1, &two, x, "-1 dimensions" },
         { "round.1.x", "F32", 1, NULL, x, "1 dimensions" }, { "round.1.x", "F32", 1, &minus, x, "found -1" },
         { "round.1.x", "F32", 3, huge, x, "size 0" }, { "round.1.x", "F32", 1, &two, NULL, "no data" },
-        { "round.0.x", "F32", 1, &two, x, "round 0 after round 1" },
+        { "round.0.x", "F32", 1, &two, x, "round 0 after round 1" }, { "round.1.first", "F32", 1, &two, x, "twice" },
     };
     (void)state;
     sparktape *t = created();
@@ -97,7 +97,11 @@ static void what_is_refused_is_named_and_counted_and_the_rest_goes_on(void **sta
         if (!strstr(sparktape_error(t), BAD[i].text)) fail_msg("'%s' lacks '%s'", sparktape_error(t), BAD[i].text);
     }
     assert_int_equal(sparktape_put(t, "round.1.last", "F32", 1, &two, x), 0);
-    fmt_tape *r = finished(t);
+    char why[200] = "";
+    fmt_tape *r;
+    assert_int_equal(sparktape_finish(t, why, sizeof why), 0);
+    assert_string_equal(why, "12 values were refused");
+    OK(fmt_tape_open("t.tape", &r, e));
     assert_int_equal(fmt_tape_count(r), 2);
     assert_int_equal(json_integer_value(json_object_get(fmt_tape_summary(r), "dropped")), sizeof BAD / sizeof *BAD);
     fmt_tape_close(r);

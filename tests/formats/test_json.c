@@ -352,6 +352,7 @@ static void every_failed_allocation_is_reported_and_nothing_leaks(void **state)
             alloc_fail_at(at, persistent);
             char *text = fmt_json_dumps(v, JSON_COMPACT);
             bool hit = alloc_fail_end();
+            assert_true(text || hit);
             if (text) assert_string_equal(text, want); /* all of it, keys too */
             free(text);
             if (!hit) break;

@@ -2,11 +2,9 @@
  * there is an error in one line and the name keeps what it had; or no error, and the same bytes as without the fault. */
 #include "tape_cases.h"
 
-#include "alloc_fail.h"
-#include "tests/support/io_fail.h"
-#include "tests/support/slow.h"
+#include "tests/support/each_fault.h"
 
-enum { ROUNDS = 3, ELEMS = 128, FAULTS_MAX = 2000 };
+enum { ROUNDS = 3, ELEMS = 128 };
 
 static const char OLD[] = "what was there before";
 static uint8_t *values[2];
@@ -68,8 +66,9 @@ static void check_part(const work *w)
     assert_int_equal(unlink(part), 0);
 }
 
-static void check(const work *w, err_code rc, const err *e, err_code wanted, long at)
+static void check(const void *ctx, err_code rc, const err *e, err_code wanted, long at)
 {
+    const work *w = ctx;
     if (rc == ERR_OK) {
         if (!holds(w->path, w->want, w->bytes)) fail_msg("%s: fault %ld: no error, and other bytes", w->path, at);
     } else {
@@ -81,33 +80,14 @@ static void check(const work *w, err_code rc, const err *e, err_code wanted, lon
     assert_int_not_equal(access("recovered.tape.recovered.part", F_OK), 0);
 }
 
-/* Returns how many faults there were until a run met none. */
-static long each_fault(const work *w, void (*arm)(long n, bool persistent), bool (*end)(void), err_code wanted,
-                       bool persistent)
-{
-    for (long at = persistent; at < FAULTS_MAX; at += SLOW ? 4 : 1) {
-        err e = { 0 };
-        case_write_file(w->path, OLD, sizeof OLD);
-        arm(at, persistent);
-        err_code rc = w->run(w->path, &e);
-        const bool hit = end();
-        check(w, rc, &e, wanted, at);
-        if (hit) continue;
-        assert_int_equal(rc, ERR_OK);
-        return at;
-    }
-    fail_msg("%s: no end after %d faults", w->path, FAULTS_MAX);
-    return 0;
-}
+static void put_old(const void *ctx) { case_write_file(((const work *)ctx)->path, OLD, sizeof OLD); }
+static err_code run(const void *ctx, err *e) { return ((const work *)ctx)->run(((const work *)ctx)->path, e); }
 
 static void every_fault(work w)
 {
     OK(w.run(w.path, e));
     w.want = case_read_file(w.path, &w.bytes);
-    for (int persistent = 0; persistent < 2; persistent++) {
-        assert_true(each_fault(&w, alloc_fail_at, alloc_fail_end, ERR_NOMEM, persistent) > 20);
-        assert_true(each_fault(&w, io_fail_at, io_fail_end, ERR_IO, persistent) > 5);
-    }
+    every_fault_of(&(fault_loop){ put_old, run, check }, &w, 20, 5);
     free(w.want);
 }
 

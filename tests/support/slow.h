@@ -1,4 +1,5 @@
-/* Under ASan the engine's steps are ten to thirty times slower: a part of a test's cases has to do there. Release runs all. */
+/* Under ASan the engine's steps are ten to thirty times slower: a part of a test's cases has to do there. A build without
+ * runs all. */
 #ifndef TESTS_SUPPORT_SLOW_H
 #define TESTS_SUPPORT_SLOW_H
 
