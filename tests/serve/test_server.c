@@ -7,7 +7,7 @@
 
 #include <signal.h>
 
-#define FRAME_TIMEOUT_NS 300000000ull
+#define FRAME_TIMEOUT_NS 800000000ull /* a busy machine may hold a client up between its connection and its first word */
 #define WAIT_NS 20000000000ull
 
 typedef struct rig {
