@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "kernels/experts.h"
 
-enum { LAUNCHES = 20, REPEATS = 7, COPY_BYTES = 1 << 30, COPIES_MAX = LAUNCHES };
+enum { LAUNCHES = 20, REPEATS = 7, COPIES_MAX = LAUNCHES };
 /* Of all copies of a weight together: several times any L2. */
 static const int64_t DISTINCT_BYTES = 400000000;
 
@@ -150,31 +150,6 @@ static void bench_experts(const char *name, launch_fn *launch, krn_wformat f, in
     krn_device_free(p.y2);
 }
 
-/* A copy on the device reads and writes: both count. */
-static void measure_copy(void)
-{
-    err e = { 0 };
-    krn_event from, to;
-    void *a = gpu_filled(COPY_BYTES, 1), *b = gpu_take(COPY_BYTES);
-    double best = 1e30, us;
-    gpu_ok(krn_event_open(true, &from, &e), &e);
-    gpu_ok(krn_event_open(true, &to, &e), &e);
-    for (int i = 0; i < REPEATS; i++) {
-        gpu_ok(krn_event_record(from, gpu_stream(), &e), &e);
-        gpu_ok(krn_copy(b, a, COPY_BYTES, gpu_stream(), &e), &e);
-        gpu_ok(krn_event_record(to, gpu_stream(), &e), &e);
-        gpu_wait();
-        gpu_ok(krn_event_elapsed_us(from, to, &us, &e), &e);
-        if (us < best) best = us;
-    }
-    copy_bytes_a_second = 2.0 * COPY_BYTES / best * 1e6;
-    printf("copy on the device: %.3f TB/s, reads and writes\n", copy_bytes_a_second * 1e-12);
-    krn_event_close(from);
-    krn_event_close(to);
-    krn_device_free(a);
-    krn_device_free(b);
-}
-
 int main(int argc, char **argv)
 {
     static const int32_t ROWS[] = { 5, 10, 15, 20 }, INSERT_ROWS[] = { 5, 10, 15, 20, 128 };
@@ -212,7 +187,8 @@ int main(int argc, char **argv)
     };
     const char *word = argc > 1 ? argv[1] : "";
     if (krn_device_count() == 0) return gpu_skip();
-    measure_copy();
+    copy_bytes_a_second = gpu_copy_speed();
+    printf("copy on the device: %.3f TB/s, reads and writes\n", copy_bytes_a_second * 1e-12);
     for (size_t i = 0; i < sizeof LINEAR / sizeof *LINEAR; i++) {
         if (!strstr(LINEAR[i].name, word)) continue;
         bool insert = strcmp(LINEAR[i].name, "main_proj") == 0 || strcmp(LINEAR[i].name, "wkv") == 0;

@@ -126,6 +126,30 @@ double gpu_best_us(void (*launch)(const void *ctx, int32_t i), const void *ctx, 
     return best / launches;
 }
 
+double gpu_copy_speed(void)
+{
+    enum { COPY_BYTES = 1 << 30, REPEATS = 9 };
+    err e = { 0 };
+    krn_event from, to;
+    void *a = gpu_filled(COPY_BYTES, 1), *b = gpu_take(COPY_BYTES);
+    double best = 1e30, us;
+    gpu_ok(krn_event_open(true, &from, &e), &e);
+    gpu_ok(krn_event_open(true, &to, &e), &e);
+    for (int i = 0; i < REPEATS; i++) {
+        gpu_ok(krn_event_record(from, gpu_stream(), &e), &e);
+        gpu_ok(krn_copy(b, a, COPY_BYTES, gpu_stream(), &e), &e);
+        gpu_ok(krn_event_record(to, gpu_stream(), &e), &e);
+        gpu_wait();
+        gpu_ok(krn_event_elapsed_us(from, to, &us, &e), &e);
+        if (us < best) best = us;
+    }
+    krn_event_close(from);
+    krn_event_close(to);
+    krn_device_free(a);
+    krn_device_free(b);
+    return 2.0 * COPY_BYTES / best * 1e6;
+}
+
 /* ---- inputs ---- */
 
 uint32_t gpu_hash(uint64_t seed, uint64_t i)

@@ -35,6 +35,8 @@ void *gpu_filled(int64_t bytes, uint8_t byte);
 void gpu_wait(void); /* for the stream; fails after 60 s */
 /* A graph of `launches` calls of launch(ctx, 0), (ctx, 1), ...: the best of `repeats` runs, microseconds a launch. */
 double gpu_best_us(void (*launch)(const void *ctx, int32_t i), const void *ctx, int32_t launches, int32_t repeats);
+/* Bytes a second of a GiB copied on the device, read and written: both count. The best of nine. */
+double gpu_copy_speed(void);
 
 /* Inputs are a hash of (seed, index): the same on every machine. */
 uint32_t gpu_hash(uint64_t seed, uint64_t i);

@@ -241,7 +241,7 @@ static void shapes_outside_the_contract_are_refused(void **state)
 
 /* ---- official shapes: bits, then times ---- */
 
-enum { LAUNCHES = 16, REPEATS = 9, COPY_BYTES = 1 << 30 };
+enum { LAUNCHES = 16, REPEATS = 9 };
 
 /* The l-th of a graph's launches, on experts that its predecessors left alone as long as there are such: 150 MB and more
  * lie between two readings of one, and no cache holds them. */
@@ -252,32 +252,11 @@ static void launch_ids(const void *ctx, int32_t l)
     launch(g->c, g->ids + l * g->c->rows * g->c->picks);
 }
 
-static double copy_gb_s(void)
-{
-    err e = { 0 };
-    krn_event from, to;
-    void *a = gpu_filled(COPY_BYTES, 1), *b = gpu_take(COPY_BYTES);
-    double best = 1e30, us;
-    gpu_ok(krn_event_open(true, &from, &e), &e);
-    gpu_ok(krn_event_open(true, &to, &e), &e);
-    for (int i = 0; i < REPEATS; i++) {
-        gpu_ok(krn_event_record(from, gpu_stream(), &e), &e);
-        gpu_ok(krn_copy(b, a, COPY_BYTES, gpu_stream(), &e), &e);
-        gpu_ok(krn_event_record(to, gpu_stream(), &e), &e);
-        gpu_wait();
-        gpu_ok(krn_event_elapsed_us(from, to, &us, &e), &e);
-        if (us < best) best = us;
-    }
-    krn_event_close(from), krn_event_close(to);
-    krn_device_free(a), krn_device_free(b);
-    return 2.0 * COPY_BYTES / best * 1e-3;
-}
-
 static void print_times(const bank *b, bool down)
 {
     static const struct { int32_t rows, distinct; } CASE[] = { { 5, 3 },   { 5, 6 },   { 5, 15 },  { 10, 10 },
                                                                { 15, 13 }, { 20, 15 }, { 20, 30 }, { 20, 47 } };
-    const double copy = copy_gb_s();
+    const double copy = gpu_copy_speed() * 1e-9; /* GB/s */
     bench c = bench_make(b, down, ROWS_MOST, PICKS);
     int32_t ids[LAUNCHES * ROWS_MOST * PICKS] = { 0 }, *device_ids = gpu_put(ids, sizeof ids);
     print_message("%s n %d k %d, copy %.0f GB/s\n rows experts      MB    plain us  GB/s  copy%%      kx us  GB/s  copy%%  "
