@@ -111,30 +111,37 @@ __device__ __forceinline__ void combine(krn_ple_shape s, const krn_ple_combine &
     made->store();
 }
 
+/* What a query reads beside x. */
+template <int N> struct query_rows {
+    const row_held<N> key, w_query, value, w_conv;
+    __device__ __forceinline__ query_rows(krn_ple_shape s, const krn_ple_query &q)
+        : key(q.key + group() * s.n), w_query(q.w_query + resid_stream() * s.n), value(q.value + token() * s.n),
+          w_conv(q.w_conv + resid_stream() * s.n)
+    {
+    }
+};
+
 /* R4..R9 from x, this block's row of resid_out. */
 template <int N, typename row_type>
-__device__ __forceinline__ void query_gate_norm(krn_ple_shape s, krn_ple_scale scale, const krn_ple_query &q,
+__device__ __forceinline__ void query_gate_norm(krn_ple_shape s, krn_ple_scale scale, const query_rows<N> &q,
                                                 const row_type &x, float *gate, float *norm_w)
 {
     __shared__ block_sums sums[3];
-    const int64_t at = group() * s.n, weight = resid_stream() * s.n;
-    const row_held<N> key(q.key + at), w_query(q.w_query + weight), value(q.value + token() * s.n),
-        w_conv(q.w_conv + weight);
     float r = inv_rms<N>(x, s.n, scale, &sums[0]), dot = 0.0f, sum = 0.0f;
 #pragma unroll
-    for (int32_t i = 0; i < channels<N>(s.n); i++) dot = fmaf(key[i], x[i] * r * w_query[i], dot);   /* R6, R7 */
+    for (int32_t i = 0; i < channels<N>(s.n); i++) dot = fmaf(q.key[i], x[i] * r * q.w_query[i], dot);  /* R6, R7 */
     const float open = krn_ple_gate(block_sum(dot, &sums[1]) * scale.inv_sqrt_n);                    /* R8 */
     if (gate && threadIdx.x == 0) gate[group()] = open;
 #pragma unroll
     for (int32_t i = 0; i < channels<N>(s.n); i++) {
-        const float gated = open * value[i];
+        const float gated = open * q.value[i];
         sum = fmaf(gated, gated, sum);
     }
     r = krn_ple_inv_rms(block_sum(sum, &sums[2]), scale.inv_n);
-    norm_w += at + threadIdx.x;
+    norm_w += group() * s.n + threadIdx.x;
 #pragma unroll
     for (int32_t i = 0; i < channels<N>(s.n); i++)
-        norm_w[(int64_t)i * THREADS] = open * value[i] * r * w_conv[i];                              /* R9 */
+        norm_w[(int64_t)i * THREADS] = open * q.value[i] * r * q.w_conv[i];                          /* R9 */
 }
 
 /* First in every kernel. Where the card can, the next launch on the stream begins beside this one, as this one has begun
@@ -199,7 +206,7 @@ __global__ static void ONE_BLOCK_A_SM
     query_kernel(krn_ple_shape s, krn_ple_scale scale, krn_ple_query q, const float *resid, float *gate, float *norm_w)
 {
     wait_for_previous();
-    query_gate_norm<N>(s, scale, q, row_in_memory(resid + group() * s.n), gate, norm_w);
+    query_gate_norm<N>(s, scale, query_rows<N>(s, q), row_in_memory(resid + group() * s.n), gate, norm_w);
 }
 
 template <int N>
@@ -210,8 +217,9 @@ __global__ static void ONE_BLOCK_A_SM
     const int64_t at = group() * s.n;
     row_made<N> x(resid_out + at);
     wait_for_previous();
+    const query_rows<N> rows(s, q); /* before the combine: no load may pass the stores of R */
     combine<N>(s, in, resid + at, &x);
-    query_gate_norm<N>(s, scale, q, x, gate, norm_w);
+    query_gate_norm<N>(s, scale, rows, x, gate, norm_w);
 }
 
 /* ---- launchers ---- */
