@@ -23,7 +23,7 @@ static void usage(FILE *out)
 {
     fprintf(out, "usage: sparktape COMMAND ...\nrecord, replay and compare the DSpark draft engine, value by value\n\n");
     for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", COMMANDS[i]->name, COMMANDS[i]->summary);
-    fprintf(out, "\nsparktape COMMAND --help says more. "
+    fprintf(out, "\nsparktape help COMMAND says more. "
                  "Exit: 0 same or done, 1 different, 2 usage, 3 bad input, 4 refused, 5 system.\n");
 }
 
@@ -48,7 +48,8 @@ int main(int argc, char **argv)
         usage(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+    const bool help = strcmp(argv[1], "help") == 0;
+    if ((help && argc == 2) || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         usage(stdout);
         return 0;
     }
@@ -56,8 +57,11 @@ int main(int argc, char **argv)
         printf("sparktape %s\n", SPARKTAPE_VERSION);
         return 0;
     }
+    char option[] = "--help", *as_option[] = { option };
+    const char *name = argv[help ? 2 : 1];
     for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(argv[1], COMMANDS[i]->name) == 0) return run(COMMANDS[i], argc - 2, argv + 2);
-    fprintf(stderr, "sparktape: found command '%s', wanted one of those that sparktape --help lists\n", argv[1]);
+        if (strcmp(name, COMMANDS[i]->name) == 0)
+            return help ? run(COMMANDS[i], 1, as_option) : run(COMMANDS[i], argc - 2, argv + 2);
+    fprintf(stderr, "sparktape: found command '%s', wanted one of those that sparktape --help lists\n", name);
     return 2;
 }

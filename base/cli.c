@@ -12,7 +12,7 @@ static const cli_option COMMON[] = {
     { "--quiet", NULL, "no progress and no notes on stderr", CLI_FLAG, offsetof(cli_common, quiet) },
     { "--color", "WHEN", "auto, always or never", CLI_STR, offsetof(cli_common, color) },
     { "--threads", "N", "threads of the CPU kernels (default: all)", CLI_COUNT, offsetof(cli_common, threads) },
-    { "--help", NULL, "this text", CLI_FLAG, offsetof(cli_common, help) },
+    { "--help", NULL, "this text; -h is the same", CLI_FLAG, offsetof(cli_common, help) },
 };
 enum { N_COMMON = sizeof COMMON / sizeof COMMON[0] };
 
@@ -169,6 +169,7 @@ err_code cli_parse(const cli_command *self, int argc, char **argv, void *opts, c
     for (int i = 0; i < argc; i++) {
         const char *a = argv[i], *value = NULL;
         if (!ended && strcmp(a, "--") == 0) { ended = true; continue; }
+        if (!ended && strcmp(a, "-h") == 0) a = "--help";
         if (ended || a[0] != '-' || a[1] == 0) {
             if (args->count == CLI_ARGS_MAX) return err_set(e, ERR_ARG, "more than %d arguments", CLI_ARGS_MAX);
             args->item[args->count++] = a;
@@ -226,6 +227,14 @@ bool cli_color(const cli_common *common)
     if (strcmp(common->color, "never") == 0) return false;
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
     return isatty(STDOUT_FILENO) && !(no && *no) && !(term && strcmp(term, "dumb") == 0);
+}
+
+void cli_say_as(err *e, const char *was, const char *is)
+{
+    const size_t n = strlen(was);
+    if (!e || strncmp(e->msg, was, n) != 0 || (e->msg[n] != ':' && e->msg[n] != ' ')) return;
+    const err why = *e;
+    err_set(e, why.code, "%s%s", is, why.msg + n);
 }
 
 static bool glob(const char *p, const char *p_end, const char *s)

@@ -2,7 +2,8 @@
  *
  * A command owns a struct of its options; the table says where each value goes. Options and arguments may
  * come in any order, "--name VALUE" or "--name=VALUE", "--" ends options. Unknown options, missing values and
- * wrong argument counts are ERR_ARG. Common options (--json --quiet --color --threads --help) are in every table. */
+ * wrong argument counts are ERR_ARG. Common options (--json --quiet --color --threads --help, which -h is too) are in every
+ * table. */
 #ifndef BASE_CLI_H
 #define BASE_CLI_H
 
@@ -72,6 +73,9 @@ void cli_help(const cli_command *self);
 bool cli_color(const cli_common *common);
 /* Parses a whole decimal integer in [lo, hi]; what names the option in the error. */
 MUST_USE err_code cli_int(const char *text, const char *what, int64_t lo, int64_t hi, int64_t *out, err *e);
+/* An error about option `was` (its message begins so) becomes one about `is`, which is what the user wrote: a command hands
+ * its own option's word to a parser that commands share. */
+void cli_say_as(err *e, const char *was, const char *is);
 /* Glob match with * and ?; a comma separates alternatives ("s0.*,head.logits"). */
 bool cli_match(const char *pattern, const char *name);
 

@@ -20,8 +20,9 @@ err_code infile_open(const char *path, const char *what, const char *wanted, int
     const char *colon = what ? ": " : "";
     const bool absent = why == 0 || why == ENOENT || why == ENOTDIR || why == ELOOP || why == ENAMETOOLONG;
     if (!what) what = "";
+    const char *found = !why && S_ISDIR(st.st_mode) ? "a folder" : "no regular file";
     err_code rc = why ? err_set(e, absent ? ERR_INPUT : ERR_IO, "%s%scannot be opened: %s", what, colon, strerror(why))
-                      : err_set(e, ERR_INPUT, "%s%sfound no regular file, wanted %s", what, colon, wanted);
+                      : err_set(e, ERR_INPUT, "%s%sfound %s, wanted %s", what, colon, found, wanted);
     errno = why;
     return rc;
 }

@@ -1,3 +1,6 @@
+#include <string.h>
+
+#include "base/utf8.h"
 #include "capture/commands.h"
 #include "capture/import.h"
 
@@ -13,6 +16,16 @@ static const cli_option OPTIONS[] = {
 
 enum { MAP_BYTES_MAX = 64 << 20 };
 
+/* Nothing of these is wrong, and most of them are slips: a name misspelt in the map, or one of another version. */
+static void print_names(const cap_import_names *names, const char *one, const char *many)
+{
+    char list[CAP_IMPORT_LIST];
+    if (names->n == 0) return;
+    cap_import_list(names, list);
+    utf8_defuse(list, strlen(list), "");
+    printf("%llu %s: %s\n", (unsigned long long)names->n, names->n == 1 ? one : many, list);
+}
+
 static err_code report(const cli_common *common, const char *in, const char *out, const cap_import_result *r, err *e)
 {
     if (!common->json) {
@@ -24,11 +37,18 @@ static err_code report(const cli_common *common, const char *in, const char *out
         if (r->n_other_dtype)
             printf("%llu of them keep another dtype than their name has: its own cannot hold their values\n",
                    (unsigned long long)r->n_other_dtype);
+        print_names(&r->unmapped, "tensor is not in the map and keeps its name",
+                    "tensors are not in the map and keep their names");
+        print_names(&r->unused, "entry of the map is no tensor's", "entries of the map are no tensor's");
+        print_names(&r->unknown, "value has a name that nothing here computes or judges",
+                    "values have names that nothing here computes or judges");
         return ERR_OK;
     }
-    json_t *line = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "schema", 1, "from", in, "path", out, "values",
-                             (json_int_t)r->n_values, "rounds", (json_int_t)r->n_rounds, "bytes", (json_int_t)r->bytes,
-                             "narrowed", (json_int_t)r->n_narrowed, "other_dtype", (json_int_t)r->n_other_dtype);
+    json_t *line = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "schema", 1, "from", in, "path",
+                             out, "values", (json_int_t)r->n_values, "rounds", (json_int_t)r->n_rounds, "bytes",
+                             (json_int_t)r->bytes, "narrowed", (json_int_t)r->n_narrowed, "other_dtype",
+                             (json_int_t)r->n_other_dtype, "unmapped", (json_int_t)r->unmapped.n, "map_unused",
+                             (json_int_t)r->unused.n, "unknown", (json_int_t)r->unknown.n);
     if (!line) return err_set(e, ERR_NOMEM, "no memory for the report");
     err_code rc = fmt_json_print(stdout, line, e);
     json_decref(line);

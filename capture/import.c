@@ -27,19 +27,41 @@ static int by_order(const void *pa, const void *pb)
     return c ? c : strcmp(a->name, b->name);
 }
 
-static err_code name_item(const fmt_safetensors *f, const fmt_safetensors_entry *from, const json_t *map, item *at, err *e)
+static void add_name(cap_import_names *names, const char *name)
 {
+    if (names->n < CAP_IMPORT_FIRST) names->first[names->n] = name;
+    names->n++;
+}
+
+void cap_import_list(const cap_import_names *names, char out[CAP_IMPORT_LIST])
+{
+    enum { WIDTH = 64 }; /* of a name: three of them and the rest fit */
+    size_t n = 0;
+    out[0] = 0;
+    for (uint64_t i = 0; i < names->n && i < CAP_IMPORT_FIRST; i++) {
+        const char *name = names->first[i];
+        const bool cut = strlen(name) > WIDTH;
+        n += (size_t)snprintf(out + n, CAP_IMPORT_LIST - n, "%s%.*s%s", i ? ", " : "", WIDTH, name, cut ? "..." : "");
+    }
+    if (names->n > CAP_IMPORT_FIRST)
+        snprintf(out + n, CAP_IMPORT_LIST - n, " and %llu more", (unsigned long long)(names->n - CAP_IMPORT_FIRST));
+}
+
+/* *nameless: the tensor has no name for a tape, which is not refused here, so that all such are told at once. */
+static err_code name_item(const fmt_safetensors *f, const fmt_safetensors_entry *from, const json_t *map, item *at,
+                          bool *nameless, err *e)
+{
+    *nameless = false;
     const char *name = from->name;
     const json_t *mapped = json_object_get(map, name);
     if (mapped && !json_is_string(mapped))
         return err_set(e, ERR_INPUT, "%s: tensor %s: the map's entry is no string", fmt_safetensors_path(f), name);
     if (mapped) name = json_string_value(mapped);
     if (!cap_export_parse(name, &at->round, &at->slot, at->name)) {
-        if (mapped)
-            return err_set(e, ERR_INPUT, "%s: tensor %s: found '%s' in the map, wanted a name like round.0.s0.attn_out",
-                           fmt_safetensors_path(f), from->name, name);
-        return err_set(e, ERR_INPUT, "%s: tensor %s: wanted a name like round.0.s0.attn_out or round.0.insert.1.main_x, "
-                       "or an entry in --map", fmt_safetensors_path(f), name);
+        *nameless = !mapped;
+        if (!mapped) return ERR_OK;
+        return err_set(e, ERR_INPUT, "%s: tensor %s: found '%s' in the map, wanted a name like round.0.s0.attn_out",
+                       fmt_safetensors_path(f), from->name, name);
     }
     at->order = cap_name_order(at->name);
     at->insert = strncmp(strchr(name + strlen("round."), '.'), ".insert.", 8) == 0;
@@ -47,9 +69,36 @@ static err_code name_item(const fmt_safetensors *f, const fmt_safetensors_entry 
     return ERR_OK;
 }
 
-static err_code make_items(const fmt_safetensors *f, const json_t *map, item *list, size_t n, err *e)
+/* Tensors that a tape has no name for. Entries of the map that nothing has are told too: often the same names, misspelt. */
+static err_code refuse_nameless(const fmt_safetensors *f, const cap_import_names *nameless, const cap_import_names *unused,
+                                err *e)
 {
-    for (size_t i = 0; i < n; i++) TRY(name_item(f, fmt_safetensors_at(f, i), map, &list[i], e));
+    char names[CAP_IMPORT_LIST], spare[CAP_IMPORT_LIST] = "";
+    cap_import_list(nameless, names);
+    cap_import_list(unused, spare);
+    return err_set(e, ERR_INPUT, "%s: found %llu of %zu tensors without a name of a tape's, wanted names like "
+                   "round.0.s0.attn_out or round.0.insert.1.main_x, or entries in --map: %s%s%s", fmt_safetensors_path(f),
+                   (unsigned long long)nameless->n, fmt_safetensors_count(f), names,
+                   unused->n ? "; in the map, but no tensor: " : "", spare);
+}
+
+static err_code make_items(const fmt_safetensors *f, const json_t *map, item *list, size_t n, cap_import_result *out,
+                           err *e)
+{
+    cap_import_names nameless = { 0 };
+    const char *key;
+    const json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)map, key, value)
+        if (!fmt_safetensors_find(f, key)) add_name(&out->unused, key);
+    for (size_t i = 0; i < n; i++) {
+        const fmt_safetensors_entry *from = fmt_safetensors_at(f, i);
+        bool is_nameless;
+        TRY(name_item(f, from, map, &list[i], &is_nameless, e));
+        if (is_nameless) add_name(&nameless, from->name);
+        else if (map && !json_object_get(map, from->name)) add_name(&out->unmapped, from->name);
+        if (!is_nameless && !cap_name_known(list[i].name)) add_name(&out->unknown, from->name);
+    }
+    if (nameless.n) return refuse_nameless(f, &nameless, &out->unused, e);
     qsort(list, n, sizeof *list, by_order);
     for (size_t i = 1; i < n; i++)
         if (by_order(&list[i], &list[i - 1]) == 0)
@@ -140,7 +189,7 @@ err_code cap_import(const fmt_safetensors *f, const char *path, const cap_import
     if (n == 0) return err_set(e, ERR_INPUT, "%s: holds no tensor", fmt_safetensors_path(f));
     item *list = mem_alloc(n, sizeof *list);
     if (!list) return err_set(e, ERR_NOMEM, "%s: no memory for %zu names", fmt_safetensors_path(f), n);
-    err_code rc = make_items(f, o->map, list, n, e);
+    err_code rc = make_items(f, o->map, list, n, out, e);
     if (rc == ERR_OK) rc = write_tape(f, path, list, n, o, out, e);
     free(list);
     return rc;

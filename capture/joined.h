@@ -49,6 +49,7 @@ bool cap_export_parse(const char *export_name, int32_t *round, int32_t *slot, ch
 /* Where a value stands among those of its round and slot in program order; names that docs/values.md does not list come
  * last, all alike. Draft inputs come before windows, windows before the draft step's values. */
 int32_t cap_name_order(const char *name);
+bool cap_name_known(const char *name); /* docs/values.md lists it */
 enum { CAP_ORDER_DRAFT = 1 << 16 }; /* the first order of the draft step; smaller ones are an insert's */
 
 #endif

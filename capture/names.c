@@ -51,11 +51,12 @@ static int32_t place_in(const char *const *list, size_t n, const char *name)
 }
 #define PLACE_IN(list, name) place_in(list, COUNT_OF(list), name)
 
+/* Sections of a round, each wide enough for its names and every stage. */
+enum { STAGES = INT16_MAX + 1, KVS = 16, INPUTS = CAP_ORDER_DRAFT, WINDOWS = INPUTS + 16, FIRST = WINDOWS + STAGES,
+       STAGED = FIRST + 16, HEAD = STAGED + 64 * STAGES, UNKNOWN = HEAD + 64 };
+
 int32_t cap_name_order(const char *name)
 {
-    /* Sections of a round, each wide enough for its names and every stage. */
-    enum { STAGES = INT16_MAX + 1, KVS = 16, INPUTS = CAP_ORDER_DRAFT, WINDOWS = INPUTS + 16, FIRST = WINDOWS + STAGES,
-           STAGED = FIRST + 16, HEAD = STAGED + 64 * STAGES, UNKNOWN = HEAD + 64 };
     int32_t i, k;
     const char *rest;
     if ((i = PLACE_IN(INSERT_ORDER, name)) >= 0) return i;
@@ -68,6 +69,8 @@ int32_t cap_name_order(const char *name)
     i = PLACE_IN(STAGE_ORDER, rest);
     return i < 0 ? UNKNOWN : STAGED + 64 * k + i;
 }
+
+bool cap_name_known(const char *name) { return cap_name_order(name) != UNKNOWN; }
 
 void cap_export_name(int32_t round, int32_t slot, const char *name, char out[CAP_EXPORT_NAME])
 {

@@ -1,3 +1,4 @@
+#include <dirent.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -16,8 +17,8 @@ typedef struct words {
 } words;
 
 static const cli_option OPTIONS[] = {
-    { "--system", NULL, "this machine instead: processor, cards, peers; with a checkpoint which arms fit where", CLI_FLAG,
-      offsetof(words, system) },
+    { "--system", NULL, "this machine instead: processor, cards, peers; with a checkpoint, or its config.json alone, "
+      "which arms fit where", CLI_FLAG, offsetof(words, system) },
     { "--positions", "N", "longest request, with --system (default: 327680)", CLI_COUNT, offsetof(words, positions) },
     { "--slots", "N", "requests at a time, with --system (default: 8)", CLI_COUNT, offsetof(words, slots) },
 };
@@ -31,6 +32,7 @@ typedef struct survey {
     eng_cards cards;
     int32_t n_arms;
     eng_system_arm arm[ARMS_MAX];
+    bool config_only; /* the folder has no tensors: what they would forbid is not known */
 } survey;
 
 static const eng_way *way_of(const eng_system_arm *a, int way)
@@ -65,7 +67,7 @@ static void print_machine(const survey *s)
 }
 
 /* A cell is "yes" or the number of a note below the table. */
-static void print_arms(const survey *s)
+static void print_arms(const survey *s, const char *model)
 {
     const char *note[ARMS_MAX * WAYS];
     int n_notes = 0;
@@ -88,26 +90,30 @@ static void print_arms(const survey *s)
         puts("");
     }
     for (int i = 0; i < n_notes; i++) printf("%s%3d) %s\n", i ? "" : "\n", i + 1, note[i]);
+    if (s->config_only)
+        printf("\n%s has no tensors: by its config.json alone, as if it had all that an arm reads\n", model);
 }
 
 /* ---- json ---- */
 
-static json_t *card_json(const eng_card *c)
+/* *fine turns false where something could not be added. */
+static json_t *card_json(const eng_card *c, bool *fine)
 {
     json_t *reaches = json_array();
     for (int32_t i = 0; i < ENG_CARDS_MAX; i++)
-        if (c->reaches >> i & 1) json_array_append_new(reaches, json_integer(i));
+        if (c->reaches >> i & 1) *fine = json_array_append_new(reaches, json_integer(i)) == 0 && *fine;
     return json_pack("{s:s, s:i, s:i, s:I, s:I, s:o}", "name", c->name, "sm", c->sm_major * 10 + c->sm_minor,
                      "multiprocessors", c->n_sm, "memory_bytes", (json_int_t)c->memory_bytes, "memory_free_bytes",
                      (json_int_t)c->memory_free_bytes, "reaches", reaches);
 }
 
-static json_t *arm_json(const eng_system_arm *a)
+static json_t *arm_json(const eng_system_arm *a, bool *fine)
 {
     json_t *o = json_pack("{s:s, s:I, s:I}", "arm", a->arm->name, "tp1_bytes", (json_int_t)a->one_bytes, "tp2_bytes",
                           (json_int_t)a->two_bytes);
     for (int k = 0; k < WAYS; k++) /* null: it runs */
-        json_object_set_new(o, WAY_KEYS[k], way_of(a, k)->why[0] ? json_string(way_of(a, k)->why) : json_null());
+        *fine = json_object_set_new(o, WAY_KEYS[k], way_of(a, k)->why[0] ? json_string(way_of(a, k)->why)
+                                                                         : json_null()) == 0 && *fine;
     return o;
 }
 
@@ -115,30 +121,49 @@ static err_code print_json(const survey *s, err *e)
 {
     const eng_cards *c = &s->cards;
     json_t *cards = json_array(), *arms = json_array();
-    for (int32_t i = 0; i < c->n && i < ENG_CARDS_MAX; i++) json_array_append_new(cards, card_json(&c->card[i]));
-    for (int32_t i = 0; i < s->n_arms; i++) json_array_append_new(arms, arm_json(&s->arm[i]));
-    json_t *j = json_pack("{s:i, s:s, s:{s:s, s:i, s:s, s:I}, s:{s:b, s:i, s:i, s:s}, s:o, s:o}", "schema", CMD_SCHEMA,
+    bool fine = true;
+    for (int32_t i = 0; i < c->n && i < ENG_CARDS_MAX; i++)
+        fine = json_array_append_new(cards, card_json(&c->card[i], &fine)) == 0 && fine;
+    for (int32_t i = 0; i < s->n_arms; i++)
+        fine = json_array_append_new(arms, arm_json(&s->arm[i], &fine)) == 0 && fine;
+    json_t *j = json_pack("{s:i, s:s, s:{s:s, s:i, s:s, s:I}, s:{s:b, s:i, s:i, s:s}, s:o, s:o, s:b}", "schema", CMD_SCHEMA,
                           "build", eng_build(), "processor", "name", cpu_name(), "threads", cpu_count(), "isa",
                           krn_isa_name(krn_isa_best()), "memory_free_bytes", (json_int_t)s->memory_bytes, "cuda", "built",
                           c->built, "driver", c->driver, "runtime", c->runtime, "nccl", c->nccl, "cards", cards, "arms",
-                          arms);
-    err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "doctor: no memory for the report");
+                          arms, "config_only", s->config_only);
+    err_code rc = j && fine ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "doctor: no memory for the report");
     json_decref(j);
     return rc;
 }
 
 /* ---- run ---- */
 
+/* A checkpoint's shards, or the index that names them. A folder that cannot be listed is opened, and says why it cannot. */
+static bool has_tensors(const char *folder)
+{
+    DIR *d = opendir(folder);
+    bool found = !d;
+    for (struct dirent *entry; d && !found && (entry = readdir(d));) {
+        const char *dot = strstr(entry->d_name, ".safetensors");
+        found = dot && (!dot[sizeof ".safetensors" - 1] || strcmp(entry->d_name, "model.safetensors.index.json") == 0);
+    }
+    if (d) closedir(d);
+    return found;
+}
+
 static err_code look_at(survey *s, const char *model, const words *w, bool quiet, err *e)
 {
     s->memory_bytes = cpu_memory_free_bytes();
     TRY(eng_cards_find(&s->cards, e));
     if (!model) return ERR_OK;
-    eng_weights *weights;
-    TRY(eng_weights_open(model, quiet, &weights, e));
+    eng_weights *weights = NULL;
+    eng_config config;
+    TRY(eng_config_read(model, &config, e));
+    s->config_only = !has_tensors(model);
+    if (!s->config_only) TRY(eng_weights_open(model, quiet, &weights, e));
     err_code rc = ERR_OK;
     for (size_t i = 0; i < eng_arm_count() && i < ARMS_MAX && rc == ERR_OK; i++)
-        rc = eng_system_arm_of(weights, eng_arm_at(i), w->positions, (int32_t)w->slots, s->memory_bytes, &s->cards,
+        rc = eng_system_arm_of(&config, weights, eng_arm_at(i), w->positions, (int32_t)w->slots, s->memory_bytes, &s->cards,
                                &s->arm[s->n_arms++], e);
     eng_weights_close(weights);
     return rc;
@@ -167,7 +192,7 @@ static err_code run(const cli_command *self, int argc, char **argv, int *exit_st
     TRY(look_at(&s, path, &w, common.quiet, e));
     if (common.json) return print_json(&s, e);
     print_machine(&s);
-    if (s.n_arms) print_arms(&s);
+    if (s.n_arms) print_arms(&s, path);
     return ERR_OK;
 }
 

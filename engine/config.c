@@ -1,9 +1,12 @@
 #include "engine/config.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/mem.h"
+#include "formats/kind.h"
 #include "formats/number.h"
 
 enum { CONFIG_FILE_MAX = 16 << 20, GROUP = FMT_QDQ_GROUP };
@@ -170,7 +173,11 @@ err_code eng_config_read(const char *folder, eng_config *out, err *e)
     char path[4096];
     if (snprintf(path, sizeof path, "%s/config.json", folder) >= (int)sizeof path)
         return err_set(e, ERR_ARG, "%.64s...: path longer than %zu bytes", folder, sizeof path);
+    struct stat st;
     json_t *object = NULL;
+    const bool is_there = stat(folder, &st) == 0;
+    if (is_there ? !S_ISDIR(st.st_mode) : errno == ENOENT || errno == ENOTDIR)
+        return err_set(e, ERR_INPUT, "%s: found %s, wanted a checkpoint folder", folder, fmt_kind_of(folder));
     TRY(fmt_json_read(path, CONFIG_FILE_MAX, &object, e));
     err_code rc = eng_config_parse(object, path, out, e);
     json_decref(object);

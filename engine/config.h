@@ -30,10 +30,10 @@ typedef struct eng_config {
     double norm_eps, hc_eps, route_scale, swiglu_limit, rope_theta;
 } eng_config;
 
-/* Reads FOLDER/config.json. ERR_FORMAT / ERR_INPUT name the file, the key, found and wanted: a missing key, a wrong type, a
- * dimension that the formats cannot hold (what is quantised per 32 must divide by 32, heads by groups, rope_head_dim
- * even and at most head_dim …), a score_func other than sqrtsoftplus, dtype other than fp8, expert_dtype other than
- * fp4. */
+/* Reads FOLDER/config.json. ERR_INPUT: folder is none, and the message says what it is. ERR_FORMAT / ERR_INPUT name the
+ * file, the key, found and wanted: a missing key, a wrong type, a dimension that the formats cannot hold (what is quantised
+ * per 32 must divide by 32, heads by groups, rope_head_dim even and at most head_dim …), a score_func other than
+ * sqrtsoftplus, dtype other than fp8, expert_dtype other than fp4. */
 MUST_USE err_code eng_config_read(const char *folder, eng_config *out, err *e);
 /* The same from an object; where names it in errors. */
 MUST_USE err_code eng_config_parse(const json_t *object, const char *where, eng_config *out, err *e);

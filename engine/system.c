@@ -41,10 +41,9 @@ static err_code rank_bytes(const eng_config *c, const eng_arm *arm, const eng_fo
     return ERR_OK;
 }
 
-err_code eng_system_arm_of(const eng_weights *w, const eng_arm *arm, int64_t positions, int32_t slots,
+err_code eng_system_arm_of(const eng_config *c, const eng_weights *w, const eng_arm *arm, int64_t positions, int32_t slots,
                            uint64_t memory_bytes, const eng_cards *cards, eng_system_arm *out, err *e)
 {
-    const eng_config *c = eng_weights_config(w);
     const eng_reps reps = eng_arm_reps(arm);
     err why = { 0 };
     *out = (eng_system_arm){ .arm = arm };
@@ -61,7 +60,7 @@ err_code eng_system_arm_of(const eng_weights *w, const eng_arm *arm, int64_t pos
         against(&out->nccl, "%s", why.msg);
         against(&out->emulated, "%s", why.msg);
     }
-    rc = eng_weights_need(w, &reps, &why);
+    rc = w ? eng_weights_need(w, &reps, &why) : ERR_OK;
     if (rc == ERR_NOMEM) return err_set(e, rc, "%s", why.msg);
     if (rc != ERR_OK) against_all(out, why.msg);
 

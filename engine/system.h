@@ -18,9 +18,11 @@ typedef struct eng_system_arm {
     eng_way cpu, card, nccl, emulated;       /* one rank in memory, on a card; two on two cards; two on one */
 } eng_system_arm;
 
-/* Positions and slots as in eng_footprint_for. memory_bytes: what is free for the processor's ranks. Opens nothing.
- * ERR_ARG, ERR_NOMEM: of the footprint. */
-MUST_USE err_code eng_system_arm_of(const eng_weights *w, const eng_arm *arm, int64_t positions, int32_t slots,
-                                    uint64_t memory_bytes, const eng_cards *cards, eng_system_arm *out, err *e);
+/* Positions and slots as in eng_footprint_for. w: a checkpoint of that config, whose missing tensors stand against arms;
+ * NULL: by the config alone. memory_bytes: what is free for the processor's ranks. Opens nothing. ERR_ARG, ERR_NOMEM: of
+ * the footprint. */
+MUST_USE err_code eng_system_arm_of(const eng_config *c, const eng_weights *w, const eng_arm *arm, int64_t positions,
+                                    int32_t slots, uint64_t memory_bytes, const eng_cards *cards, eng_system_arm *out,
+                                    err *e);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/infile.h"
 #include "base/mem.h"
+#include "formats/tape_chunk.h"
 
 /* File: u64 header_bytes, header (JSON, may end in spaces), data. Offsets in the header count from the start of data. */
 enum { LENGTH_BYTES = 8 };
@@ -48,6 +49,8 @@ static err_code map_file(fmt_safetensors *f, err *e)
 static err_code parse_header(fmt_safetensors *f, err *e)
 {
     uint64_t n = get_u64(f->map), room = f->file_bytes - LENGTH_BYTES;
+    if (fmt_prelude_is_tape(f->map, f->file_bytes))
+        return err_set(e, ERR_FORMAT, "%s: found a tape, wanted a safetensors file", f->path);
     if (n > FMT_SAFETENSORS_HEADER_MAX)
         return err_set(e, ERR_FORMAT, "%s: byte 0: found a header of %" PRIu64 " bytes, wanted at most %d", f->path, n,
                        FMT_SAFETENSORS_HEADER_MAX);

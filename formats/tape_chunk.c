@@ -4,6 +4,7 @@
 #include <msgpack.h>
 
 #include "base/mem.h"
+#include "formats/kind.h"
 
 static const uint8_t PRELUDE_MAGIC[8] = { 'S', 'P', 'K', 'T', 'A', 'P', 'E', '\n' };
 static const uint8_t TRAILER_MAGIC[8] = { 'S', 'P', 'K', 'T', 'E', 'N', 'D', '\n' };
@@ -121,9 +122,8 @@ err_code fmt_prelude_get(const uint8_t *file, uint64_t file_bytes, int *minor, b
         return err_set(e, ERR_FORMAT, "prelude: found %" PRIu64 " bytes, wanted %d", file_bytes, FMT_PRELUDE_BYTES);
     uint32_t crc = fmt_crc32c(0, file, 12);
     if (!fmt_prelude_is_tape(file, file_bytes))
-        return err_set(e, ERR_FORMAT, "prelude: byte 0: found %02x %02x %02x %02x, wanted a tape (53 50 4b 54 ...)",
-                       file[0],
-                       file[1], file[2], file[3]);
+        return err_set(e, ERR_FORMAT, "prelude: byte 0: found %02x %02x %02x %02x (%s), wanted a tape (53 50 4b 54 ...)",
+                       file[0], file[1], file[2], file[3], fmt_kind_of_bytes(file, file_bytes));
     if (crc != get_u32(file + 12))
         return err_set(e, ERR_FORMAT, "prelude: checksum %08x, wanted %08x", crc, get_u32(file + 12));
     if (get_u16(file + 8) != FMT_TAPE_MAJOR) {

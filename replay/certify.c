@@ -109,47 +109,29 @@ static err_code read_ints(const rpl_certify *c, const char *name, int32_t *out, 
     return rc;
 }
 
-static const char *why_not(const rpl_certify *c, const cap_name *n, bool bad_ids)
-{
-    if (is_lost(c, n)) return "damaged: it cannot be read";
-    fmt_tape_record r;
-    fmt_tape_at(c->tape, n->first_record, &r);
-    eng_step_kind step = n->slot == FMT_TAPE_NO_SLOT ? ENG_STEP_DRAFT : ENG_STEP_INSERT;
-    const char *dot = strrchr(n->name, '.');
-    if (dot && (strcmp(dot, ".top") == 0 || strcmp(dot, ".top_ids") == 0)) return "a choice of another value's elements";
-    if (eng_program_find_value(c->program[step], n->name) < 0 && !(dot && strcmp(dot, ".window") == 0))
-        return "not a value of the model";
-    if (r.tier != FMT_TIER_TENSOR) return "no tensor was kept";
-    if (cap_redact_key_of(c->tape) && cap_redact_tells_ids(n->name)) return "token ids are redacted";
-    if (bad_ids && step == ENG_STEP_DRAFT) return "the round's ids name what the model does not have";
-    return "its inputs are not recorded";
-}
-
 /* Names what no callback came for. A draft step without its own inputs has not been looked at: that proves nothing (where
  * they are damaged the certificate says so). */
 static err_code note_the_rest(rpl_certify *c, bool bad_ids, err *e)
 {
-    bool lost = rpl_forced_lost(c->forced, c->round, FMT_TAPE_NO_SLOT, "draft.slots");
+    const char *lacks = rpl_forced_draft_lacks(c->forced, c->round);
+    bool told = !lacks || rpl_forced_lost(c->forced, c->round, FMT_TAPE_NO_SLOT, lacks);
+    char why[RPL_WHY_BYTES];
     for (int32_t k = 0; k < c->n_names; k++) {
         const cap_name *n = &c->name[k];
         c->to->damaged = c->to->damaged || is_lost(c, n);
         if (c->seen[k] || (is_given(n) && !is_lost(c, n)) || !rpl_certify_wants(c, n->name)) continue;
-        rpl_note note = rpl_note_of(c, n, why_not(c, n, bad_ids));
+        TRY(rpl_certify_why(c, n, bad_ids, why, e));
+        rpl_note note = rpl_note_of(c, n, why);
         TRY(rpl_certificate_note(c->to, false, &note, e));
-        if (lost || c->batch > 0 || n->slot != FMT_TAPE_NO_SLOT ||
+        if (told || n->slot != FMT_TAPE_NO_SLOT ||
             eng_program_find_value(c->program[ENG_STEP_DRAFT], n->name) < 0)
             continue;
-        lost = true;
-        note = rpl_note_of(c, n, "draft.slots is not recorded: nothing of its step can be judged");
+        told = true;
+        snprintf(why, sizeof why, "%s is not recorded: nothing of its step can be judged", lacks);
+        note = rpl_note_of(c, n, why);
         TRY(rpl_certificate_note(c->to, true, &note, e));
     }
     return ERR_OK;
-}
-
-static bool is_window(const cap_name *n)
-{
-    const char *dot = strrchr(n->name, '.');
-    return n->slot != FMT_TAPE_NO_SLOT && dot && strcmp(dot, ".window") == 0;
 }
 
 /* A draft reads the windows of its slots and of no others: where a round has windows, they are the slots'. A slot that is
@@ -161,7 +143,7 @@ static err_code check_slots(rpl_certify *c, err *e)
     for (int32_t k = 0; k < c->n_names; k++) {
         const cap_name *n = &c->name[k];
         if (n->slot == FMT_TAPE_NO_SLOT && strcmp(n->name, "draft.slots") == 0) slots = n;
-        if (!is_window(n)) continue;
+        if (!rpl_certify_is_window(n)) continue;
         bool drafts = false;
         for (int32_t b = 0; b < c->batch; b++)
             if (c->slots[b] == n->slot && !drafts) has[b] = drafts = true;
@@ -328,6 +310,8 @@ static int lanes_for(const eng_weights *w, const rpl_certify_options *o, int32_t
     int lanes = 1;
 #ifdef _OPENMP
     lanes = o->threads > 0 ? o->threads : omp_get_max_threads();
+#else
+    (void)o;
 #endif
     if (eng_weights_config(w)->dim > SMALL_DIM) lanes = 1;
     if (lanes > LANES_MAX) lanes = LANES_MAX;
@@ -342,6 +326,7 @@ err_code rpl_certify_tape(const fmt_tape *t, const eng_weights *w, const rpl_cer
     bool *done = mem_alloc((size_t)job->n + 1, sizeof *done), interrupted = false;
     err_code rc = round && done ? ERR_OK : err_set(e, ERR_NOMEM, "certify: no memory for %d rounds", job->n);
     int32_t next = 0;
+    (void)lanes; /* one, without OpenMP */
     if (rc == ERR_OK) {
 #pragma omp parallel num_threads(lanes)
         {

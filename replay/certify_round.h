@@ -76,6 +76,13 @@ rpl_note rpl_note_of(const rpl_certify *c, const cap_name *n, const char *why);
 rpl_origin rpl_origin_of(const rpl_certify *c, const rpl_forced_value *v, const rpl_verdict *verdict);
 static inline void rpl_set_name(char to[RPL_NAME_BYTES], const char *text) { snprintf(to, RPL_NAME_BYTES, "%s", text); }
 
+/* ---- certify_why.c ---- */
+
+bool rpl_certify_is_window(const cap_name *n);
+/* Why no op was run for n of the round: a phrase that names what is missing. bad_ids: the round has ids that the model has
+ * not. ERR_NOMEM. */
+MUST_USE err_code rpl_certify_why(const rpl_certify *c, const cap_name *n, bool bad_ids, char why[RPL_WHY_BYTES], err *e);
+
 /* ---- certify_place.c ---- */
 
 /* Looks whether v's illegal elements (c->classes) follow from wrong inputs. After it c->classes marks as illegal only what

@@ -146,6 +146,8 @@ typedef struct rpl_classify_report {
     const char *const *tape;     /* paths [c->n_tapes] */
     const char *model, *control; /* control: what it is, in words; NULL: none */
     const char *own;             /* the arm whose weights the references are of; NULL: the official ones */
+    const char *exl3;            /* an arm on EXL3 weights that a tape is of; NULL: none. Judged by the official ones it
+                                  * differs by what the encoder lost, and the text says what to do */
     rpl_coverage coverage;
     bool all;                    /* every line, not the first ones of each kind */
 } rpl_classify_report;

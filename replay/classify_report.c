@@ -171,6 +171,9 @@ void rpl_classify_print(const rpl_classify_report *r)
                                                             ? ": the gates pass, the certificate fails" : "");
     if (c->outcome == RPL_OUTCOME_CONTROL_FAILS)
         printf("every gate that fails is failed by the control too: a question of the gate, and still not a pass\n");
+    if (r->exl3 && !r->own && strcmp(rpl_classify_verdict(r), "PASS") != 0)
+        printf("%s ran on EXL3 weights, the references are of the official ones: --own takes the arm's\n",
+               r->exl3);
 }
 
 /* ---- JSON ---- */

@@ -49,7 +49,9 @@ static err_code parse_arm(const session *s, const words *w, const char *name, in
         run.tp = 0;
         run.backend = run.comm = NULL;
     }
-    return eng_options_parse(&run, threads, out, e);
+    err_code rc = eng_options_parse(&run, threads, out, e);
+    if (rc != ERR_OK) cli_say_as(e, "--arm", "--arms");
+    return rc;
 }
 
 /* The recorded arm if it runs here, else none; and the reference. */

@@ -124,11 +124,9 @@ static err_code parse_only(session *s, const words *w, int64_t threads, const ch
 /* An arm that cannot be is --against's here. */
 static err_code parse_reference(const eng_option_words *of, int64_t threads, eng_options *out, err *e)
 {
-    static const char SAID[] = "--arm";
     err_code rc = eng_options_parse(of, threads, out, e);
-    if (rc == ERR_OK || !e || strncmp(e->msg, SAID, sizeof SAID - 1) != 0) return rc;
-    const err why = *e;
-    return err_set(e, rc, "--against%s", why.msg + sizeof SAID - 1);
+    if (rc != ERR_OK) cli_say_as(e, "--arm", "--against");
+    return rc;
 }
 
 static err_code make_options(session *s, const words *w, const cli_common *common, rpl_attribute_options *o, err *e)

@@ -38,7 +38,7 @@ typedef struct session {
     fmt_tape *tape;
     json_t *source; /* of the tapes so far, for --json */
     eng_options control, own;
-    char own_arm[64];
+    char own_arm[64], exl3_arm[64]; /* exl3: of a tape that was made with such weights; "" none was */
     rpl_substitute substitute[RPL_SUBSTITUTES_MAX];
     char set[RPL_SUBSTITUTES_MAX][RPL_SET_BYTES];
     char control_text[512];
@@ -64,7 +64,11 @@ static err_code parse_control(session *s, const words *w, int64_t threads, rpl_c
         return err_set(e, ERR_ARG, "--only: found %d sets, wanted at most %d", w->only.count, RPL_SUBSTITUTES_MAX);
     if (w->control) {
         run.arm = w->control;
-        TRY(eng_options_parse(&run, threads, &s->control, e));
+        err_code rc = eng_options_parse(&run, threads, &s->control, e);
+        if (rc != ERR_OK) {
+            cli_say_as(e, "--arm", "--control");
+            return rc;
+        }
         o->control = &s->control;
         add_text(s, "", w->control);
     }
@@ -110,8 +114,12 @@ static err_code take_own(session *s, const cli_args *args, int64_t threads, err 
 static err_code add_tape(session *s, const char *path, err *e)
 {
     TRY(fmt_tape_open(path, &s->tape, e));
-    TRY(eng_identity_check(json_object_get(fmt_tape_head(s->tape), "identity"), s->weights, e));
+    const json_t *identity = json_object_get(fmt_tape_head(s->tape), "identity");
+    TRY(eng_identity_check(identity, s->weights, e));
     if (rpl_warn_of_damage(s->tape)) s->damaged = true;
+    const eng_reps reps = eng_identity_reps(identity);
+    if (reps.experts == ENG_REP_EXL3 || reps.dense == ENG_REP_EXL3 || reps.head == ENG_REP_EXL3)
+        snprintf(s->exl3_arm, sizeof s->exl3_arm, "%s", fmt_json_text(json_object_get(identity, "arm"), "name"));
     TRY(rpl_classify_tape(s->classify, s->tape, e));
     if (s->json) {
         s->source = rpl_source_json(s->source ? s->source : json_object(), s->tape);
@@ -145,6 +153,7 @@ static err_code classify(session *s, const cli_args *args, const cli_common *com
     TRY(rpl_classify_result(s->classify, &c, e));
     const rpl_classify_report r = {
         c, &o.gates, args->item, model, c->has_control ? s->control_text : NULL, w->own ? s->own_arm : NULL,
+        s->exl3_arm[0] ? s->exl3_arm : NULL,
         { o.shard, o.n_shards, c->n_rounds, c->n_rounds_wanted, c->n_rounds_all, c->interrupted, s->damaged }, w->all,
     };
     *exit_status = rpl_coverage_exit(rpl_classify_verdict(&r));

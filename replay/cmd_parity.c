@@ -79,7 +79,13 @@ static err_code add_column(session *s, const char *arm, const char *backend, con
     if (strcmp(backend, "cuda") == 0) run.comm = eng_comm_name(ENG_COMM_EMULATED);
     const eng_arm *known = eng_arm_find(arm);
     if (known && known->unsharded && (run.tp > 1 || strcmp(backend, "cpu") != 0)) return ERR_OK; /* only one way to run */
-    TRY(eng_options_parse(&run, threads, &c.o, e));
+    err_code rc = eng_options_parse(&run, threads, &c.o, e);
+    if (rc != ERR_OK) {
+        cli_say_as(e, "--arm", "--arms");
+        cli_say_as(e, "--mode", "--modes");
+        cli_say_as(e, "--tp", "--tps");
+        return rc;
+    }
     rpl_column_name(&c.o, c.name);
     for (int32_t k = 0; k < s->n_columns; k++)
         if (!s->column[k].tape && strcmp(s->column[k].name, c.name) == 0) return ERR_OK;

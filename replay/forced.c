@@ -217,26 +217,35 @@ static err_code load_windows(step_run *s, const int32_t *slots, const int32_t *p
     return ERR_OK;
 }
 
+static const char *const DRAFT_INPUT[4] = { "draft.slots", "draft.anchor", "draft.pos", "draft.n_out" };
+
+const char *rpl_forced_draft_lacks(const rpl_forced *f, int32_t round)
+{
+    if (rpl_forced_length(f, round, FMT_TAPE_NO_SLOT, DRAFT_INPUT[0]) == 0) return DRAFT_INPUT[0];
+    for (int i = 1; i < 4; i++)
+        if (!rpl_forced_has(f, round, FMT_TAPE_NO_SLOT, DRAFT_INPUT[i])) return DRAFT_INPUT[i];
+    return NULL;
+}
+
 /* slots, anchors and positions of the step [3][ENG_BATCH_MAX]; *batch 0: no draft in this round. */
 static err_code read_draft_inputs(rpl_forced *f, int32_t round, int32_t in[3][ENG_BATCH_MAX], int32_t *batch,
                                   int32_t *n_out, err *e)
 {
-    static const char *const NAME[4] = { "draft.slots", "draft.anchor", "draft.pos", "draft.n_out" };
     const int32_t limit[3] = { INT32_MAX, f->config.vocab, INT32_MAX - ENG_BLOCK_MAX };
-    int64_t n = rpl_forced_length(f, round, FMT_TAPE_NO_SLOT, NAME[0]);
+    int64_t n = rpl_forced_length(f, round, FMT_TAPE_NO_SLOT, DRAFT_INPUT[0]);
     *batch = 0;
-    for (int i = 0; i < 4; i++)
-        if (n == 0 || rpl_forced_lost(f, round, FMT_TAPE_NO_SLOT, NAME[i])) return ERR_OK;
-    if (n > ENG_BATCH_MAX) return rpl_forced_bad(f, round, NAME[0], "more than 4 slots", "1 to 4", e);
+    if (rpl_forced_draft_lacks(f, round)) return ERR_OK;
+    if (n > ENG_BATCH_MAX)
+        return rpl_forced_bad(f, round, FMT_TAPE_NO_SLOT, DRAFT_INPUT[0], "more than 4 slots", "1 to 4", e);
     for (int i = 0; i < 3; i++) {
-        TRY(rpl_forced_vector(f, round, FMT_TAPE_NO_SLOT, NAME[i], n, &f->scratch[0], e));
+        TRY(rpl_forced_vector(f, round, FMT_TAPE_NO_SLOT, DRAFT_INPUT[i], n, &f->scratch[0], e));
         memcpy(in[i], f->scratch[0].tensor.data, (size_t)n * sizeof **in);
-        TRY(rpl_forced_range(f, round, NAME[i], in[i], n, limit[i], e));
+        TRY(rpl_forced_range(f, round, DRAFT_INPUT[i], in[i], n, limit[i], e));
     }
-    TRY(rpl_forced_vector(f, round, FMT_TAPE_NO_SLOT, NAME[3], 1, &f->scratch[0], e));
+    TRY(rpl_forced_vector(f, round, FMT_TAPE_NO_SLOT, DRAFT_INPUT[3], 1, &f->scratch[0], e));
     *n_out = *(const int32_t *)f->scratch[0].tensor.data;
-    TRY(rpl_forced_range(f, round, NAME[3], n_out, 1, f->config.block + 1, e));
-    if (*n_out == 0) return rpl_forced_bad(f, round, NAME[3], "0", "1 or more", e);
+    TRY(rpl_forced_range(f, round, DRAFT_INPUT[3], n_out, 1, f->config.block + 1, e));
+    if (*n_out == 0) return rpl_forced_bad(f, round, FMT_TAPE_NO_SLOT, DRAFT_INPUT[3], "0", "1 or more", e);
     *batch = (int32_t)n;
     return ERR_OK;
 }

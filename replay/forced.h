@@ -39,6 +39,11 @@ void rpl_forced_close(rpl_forced *f); /* NULL is a no-op */
 /* For a round that ended with ERR_FORMAT: reads every record of the tape, and from then on values that cannot be read count
  * as not recorded. *found: there are such values, and this was the first call: it is worth a second try. ERR_NOMEM. */
 MUST_USE err_code rpl_forced_leave_damaged(rpl_forced *f, bool *found, err *e);
+/* The value is on the tape with its payload, and can be read. */
+bool rpl_forced_has(const rpl_forced *f, int32_t round, int32_t slot, const char *name);
+/* The first of a draft's inputs (draft.slots, .anchor, .pos, .n_out) that round does not have, or not so that it can be
+ * read: nothing of its draft step runs. NULL: it has all. */
+const char *rpl_forced_draft_lacks(const rpl_forced *f, int32_t round);
 /* The value is on the tape and was left so. */
 bool rpl_forced_lost(const rpl_forced *f, int32_t round, int32_t slot, const char *name);
 int32_t rpl_forced_rounds(const rpl_forced *f);

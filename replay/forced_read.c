@@ -3,11 +3,13 @@
 #include "base/mem.h"
 #include "replay/value.h"
 
-err_code rpl_forced_bad(const rpl_forced *f, int32_t round, const char *name, const char *found, const char *wanted,
-                        err *e)
+err_code rpl_forced_bad(const rpl_forced *f, int32_t round, int32_t slot, const char *name, const char *found,
+                        const char *wanted, err *e)
 {
-    return err_set(e, ERR_INPUT, "%s: round %d %s: found %s, wanted %s", fmt_tape_path(f->tape), round, name, found,
-                   wanted);
+    char of_slot[32] = "";
+    if (slot != FMT_TAPE_NO_SLOT) snprintf(of_slot, sizeof of_slot, " slot %d", slot);
+    return err_set(e, ERR_INPUT, "%s: round %d%s %s: found %s, wanted %s", fmt_tape_path(f->tape), round, of_slot, name,
+                   found, wanted);
 }
 
 err_code rpl_forced_get(const rpl_forced *f, int32_t round, int32_t slot, const char *name, const fmt_tensor *want,
@@ -17,7 +19,7 @@ err_code rpl_forced_get(const rpl_forced *f, int32_t round, int32_t slot, const 
     TRY(cap_joined_get(f->tape, &key, v, e));
     if (v->tensor.dtype == want->dtype && rpl_same_shape(&v->tensor, want)) return ERR_OK;
     char found[96], wanted[96];
-    return rpl_forced_bad(f, round, name, fmt_tensor_text(&v->tensor, found, sizeof found),
+    return rpl_forced_bad(f, round, slot, name, fmt_tensor_text(&v->tensor, found, sizeof found),
                           fmt_tensor_text(want, wanted, sizeof wanted), e);
 }
 

@@ -101,7 +101,7 @@ static err_code apply_windows(rpl_forced *f, int32_t round, err *e)
 {
     int32_t slots[ENG_BATCH_MAX], pos[ENG_BATCH_MAX];
     int64_t n = rpl_forced_length(f, round, FMT_TAPE_NO_SLOT, "draft.slots");
-    if (n < 1 || n > ENG_BATCH_MAX || rpl_forced_lost(f, round, FMT_TAPE_NO_SLOT, "draft.pos"))
+    if (n < 1 || n > ENG_BATCH_MAX || !rpl_forced_has(f, round, FMT_TAPE_NO_SLOT, "draft.pos"))
         return ERR_OK; /* reading the draft's inputs says what is wrong with it */
     TRY(rpl_forced_vector(f, round, FMT_TAPE_NO_SLOT, "draft.slots", n, &f->scratch[0], e));
     memcpy(slots, f->scratch[0].tensor.data, (size_t)n * sizeof *slots);

@@ -51,13 +51,11 @@ struct rpl_forced {
 
 /* ---- forced_read.c ---- */
 
-MUST_USE err_code rpl_forced_bad(const rpl_forced *f, int32_t round, const char *name, const char *found,
+MUST_USE err_code rpl_forced_bad(const rpl_forced *f, int32_t round, int32_t slot, const char *name, const char *found,
                                  const char *wanted, err *e); /* ERR_INPUT */
 /* Reads a value and checks dtype and shape. ERR_INPUT. */
 MUST_USE err_code rpl_forced_get(const rpl_forced *f, int32_t round, int32_t slot, const char *name, const fmt_tensor *want,
                                  cap_value *v, err *e);
-/* The value is on the tape with its payload, and can be read. */
-bool rpl_forced_has(const rpl_forced *f, int32_t round, int32_t slot, const char *name);
 /* Length of a recorded vector of int32, of all a slot's inserts together; 0 when absent or lost. */
 int64_t rpl_forced_length(const rpl_forced *f, int32_t round, int32_t slot, const char *name);
 MUST_USE err_code rpl_forced_vector(const rpl_forced *f, int32_t round, int32_t slot, const char *name, int64_t n,

@@ -127,6 +127,8 @@ static int lanes_for(const rpl_parity *p, const eng_weights *w, int32_t threads)
     int lanes = 1;
 #ifdef _OPENMP
     lanes = threads > 0 ? threads : omp_get_max_threads();
+#else
+    (void)threads;
 #endif
     for (int32_t k = 0; k < p->n_columns; k++)
         if (!p->column[k].tape && p->column[k].o.backend != ENG_BACKEND_CPU) return 1;
@@ -137,6 +139,7 @@ static err_code run_columns(rpl_parity *p, const fmt_tape *t, const eng_weights 
 {
     const int lanes = lanes_for(p, w, o->threads);
     err_code rc = ERR_OK;
+    (void)lanes; /* one, without OpenMP */
     for (int32_t k = 0; k < p->n_columns && rpl_runs_small(w); k++) p->column[k].o.threads = 1;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(lanes)
     for (int32_t k = 0; k < p->n_columns; k++) {

@@ -133,7 +133,7 @@ err_code rpl_sum_classification(json_t *j, err *e)
     if (rc == ERR_OK) {
         const rpl_coverage coverage = { 1, 1, c.n_rounds, c.n_rounds_wanted, c.n_rounds, c.interrupted,
                                         json_is_true(json_object_get(j, "damaged")) };
-        const rpl_classify_report r = { &c, &gates, NULL, "", c.has_control ? "" : NULL, NULL, coverage, false };
+        const rpl_classify_report r = { &c, &gates, NULL, "", c.has_control ? "" : NULL, NULL, NULL, coverage, false };
         made = rpl_classify_json(&r);
         if (!made) rc = err_set(e, ERR_NOMEM, "no memory for %zu keys", c.n_keys);
     }

@@ -34,7 +34,9 @@ err_code rpl_substitute_parse(const char *text, const eng_option_words *words, i
     eng_option_words by = *words;
     by.arm = equals + 1;
     out->set = buf;
-    return eng_options_parse(&by, threads, &out->by, e);
+    err_code rc = eng_options_parse(&by, threads, &out->by, e);
+    if (rc != ERR_OK) cli_say_as(e, "--arm", "--only");
+    return rc;
 }
 
 /* One item of a set: what it matches, and what lies below that. */

@@ -36,7 +36,12 @@ static err_code parse_arm(char *text, rpl_score_arm *out, err *e)
         else if (strcmp(word, "graph") == 0 || strcmp(word, "eager") == 0) words.mode = word;
         else words.acc = word;
     }
-    return eng_options_parse(&words, 1, &out->o, e);
+    err_code rc = eng_options_parse(&words, 1, &out->o, e);
+    if (rc != ERR_OK) {
+        cli_say_as(e, "--arm", "--arms");
+        cli_say_as(e, "--acc", "--arms"); /* a word that is none of the others was taken for one */
+    }
+    return rc;
 }
 
 err_code rpl_scorecard_arms(const char *list, rpl_scorecard *card, err *e)
@@ -306,11 +311,7 @@ static err_code run_one(const run *r, rpl_planting *p, const char *path, err *e)
     rpl_controls_fini(&controls);
     fmt_tape_close(t);
     unlink(path);
-    if (rc != ERR_OK && e) {
-        char what[160];
-        snprintf(what, sizeof what, "%s at %s of %s", p->kind->name, p->op, r->card->arm[p->arm].text);
-        err_wrap(e, what);
-    }
+    if (rc != ERR_OK) err_wrap(e, "%s at %s of %s", p->kind->name, p->op, r->card->arm[p->arm].text);
     return rc;
 }
 

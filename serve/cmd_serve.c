@@ -134,7 +134,11 @@ static err_code parse_words(const serve_words *words, int64_t threads, plan *p, 
     char *end;
     double seconds = strtod(words->frame_timeout, &end);
     *p = (plan){ 0 };
-    TRY(eng_options_parse(&words->run, threads, &p->run, e));
+    err_code rc = eng_options_parse(&words->run, threads, &p->run, e);
+    if (rc != ERR_OK) {
+        cli_say_as(e, "--arm", "--arm (DSPARK_WORKER_ARM)");
+        return rc;
+    }
     TRY(parse_listen(words, p, e));
     TRY(parse_choice("--prewarm (SPARKTAPE_PREWARM)", words->prewarm ? words->prewarm : "on", "on", "off", &p->prewarm, e));
     if (words->slots > SRV_SLOTS_MAX)

@@ -25,11 +25,15 @@ static void read_on(srv_connection *c);
 
 /* ---- deadlines ---- */
 
+void srv_tick_begin(srv_server *s)
+{
+    if (!uv_is_active((uv_handle_t *)&s->tick)) uv_timer_start(&s->tick, srv_connection_tick, TICK_MS, TICK_MS);
+}
+
 static void set_deadline(srv_connection *c, uint64_t after_ns)
 {
     c->deadline_ns = clock_ns() + after_ns;
-    uv_timer_t *tick = &c->server->tick;
-    if (!uv_is_active((uv_handle_t *)tick)) uv_timer_start(tick, srv_connection_tick, TICK_MS, TICK_MS);
+    srv_tick_begin(c->server);
 }
 
 /* ---- out ---- */
@@ -155,7 +159,8 @@ void srv_connection_tick(uv_timer_t *t)
 {
     srv_server *s = t->data;
     uint64_t now = clock_ns();
-    bool more = false;
+    if (s->deaf && !s->stopping) srv_server_accept(s);
+    bool more = s->deaf && !s->stopping;
     for (srv_connection *c = s->connections; c; c = c->next) {
         more |= c->deadline_ns != 0;
         if (!c->deadline_ns || now < c->deadline_ns) continue;

@@ -38,13 +38,13 @@ static int init_stream(srv_server *s, void *storage)
     return s->address.unix_socket ? uv_pipe_init(&s->loop, storage, 0) : uv_tcp_init(&s->loop, storage);
 }
 
-static void on_connection(uv_stream_t *listener, int status)
+void srv_server_accept(srv_server *s)
 {
-    srv_server *s = listener->data;
-    srv_connection *c = status == 0 ? mem_alloc(1, sizeof *c) : NULL;
-    if (!c) return;
-    if (init_stream(s, &c->uv) != 0) {
+    srv_connection *c = mem_alloc(1, sizeof *c);
+    s->deaf = !c || init_stream(s, &c->uv) != 0;
+    if (s->deaf) {
         free(c);
+        srv_tick_begin(s);
         return;
     }
     c->uv.handle.data = c;
@@ -53,12 +53,17 @@ static void on_connection(uv_stream_t *listener, int status)
     c->next = s->connections;
     s->connections = c;
     s->n_connections++;
-    if (uv_accept(listener, &c->uv.stream) != 0) {
+    if (uv_accept(&s->listener.stream, &c->uv.stream) != 0) {
         srv_connection_close(c);
     } else if (s->n_connections > CONNECTIONS_MAX) {
         s->counts.turned_away++;
         srv_connection_close(c);
     } else srv_connection_start(c);
+}
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+    if (status == 0) srv_server_accept(listener->data);
 }
 
 static srv_connection *find(const srv_server *s, uint64_t id)

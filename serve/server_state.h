@@ -47,6 +47,7 @@ struct srv_server {
     uint64_t awake_until_ns;
     int32_t n_given;          /* requests that the worker has */
     bool signals, stopping, finishing;
+    bool deaf;                /* a connection could not be taken, for want of memory: libuv listens no more until it is */
     atomic_bool stop_wanted;
     srv_worker *worker;
     srv_connection *connections;
@@ -69,6 +70,8 @@ void srv_connection_end(srv_connection *c);
 void srv_connection_close(srv_connection *c); /* at once; c is freed by the loop */
 /* Its client has no session (any more): it may be silent only for a while. */
 void srv_connection_forget(srv_connection *c);
-void srv_connection_tick(uv_timer_t *t); /* closes those whose deadline is over */
+void srv_connection_tick(uv_timer_t *t); /* closes those whose deadline is over; takes what could not be taken */
+void srv_tick_begin(srv_server *s);      /* from now on, until there is nothing to wait for */
+void srv_server_accept(srv_server *s);   /* takes the connection that waits */
 
 #endif

@@ -105,9 +105,8 @@ static bool set_up(srv_key *k)
 {
     SSL_CTX *c = k->ctx = SSL_CTX_new(k->server ? TLS_server_method() : TLS_client_method());
     if (!c || !SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) || !SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) ||
-        !SSL_CTX_set_ciphersuites(c, SUITE) || !SSL_CTX_set_num_tickets(c, 0))
+        !SSL_CTX_set_ciphersuites(c, SUITE) || !SSL_CTX_set_num_tickets(c, 0) || !SSL_CTX_set_app_data(c, k))
         return false;
-    SSL_CTX_set_app_data(c, k);
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS);
     if (k->server) {

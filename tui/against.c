@@ -65,6 +65,7 @@ static err_code replay(const fmt_tape *t, const char *arm, const char *checkpoin
     json_t *identity = NULL;
     rpl_replay_words(t, &run);
     err_code rc = eng_options_parse(&run, n_threads, &o.run, e);
+    if (rc != ERR_OK) cli_say_as(e, "--arm", "--against");
     if (rc == ERR_OK) rc = eng_weights_open(checkpoint, quiet, &weights, e);
     if (rc == ERR_OK) rc = eng_identity_check(json_object_get(fmt_tape_head(t), "identity"), weights, e);
     if (rc == ERR_OK) identity = eng_identity(weights, &o.run);

@@ -229,6 +229,27 @@ static void help_comes_before_the_count_of_arguments(void **state)
     parsed p;
     assert_int_equal(parse(&COMMAND, "--help", &p), ERR_OK);
     assert_true(p.common.help);
+    assert_int_equal(parse(&COMMAND, "-h", &p), ERR_OK);
+    assert_true(p.common.help);
+    assert_int_equal(parse(&COMMAND, "m -- -h", &p), ERR_OK);
+    assert_true(!p.common.help && p.args.count == 2);
+}
+
+static void an_error_names_the_option_that_was_written(void **state)
+{
+    static const char *const TEXTS[][2] = {
+        { "--arm: found 'x'", "--control: found 'x'" },   { "--arm x: cannot run here", "--control x: cannot run here" },
+        { "--arms: found 'x'", "--arms: found 'x'" },     { "wanted --arm: none", "wanted --arm: none" }, { "", "" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof TEXTS / sizeof TEXTS[0]; i++) {
+        err e;
+        err_set(&e, ERR_IDENTITY, "%s", TEXTS[i][0]);
+        cli_say_as(&e, "--arm", "--control");
+        assert_string_equal(e.msg, TEXTS[i][1]);
+        assert_int_equal(e.code, ERR_IDENTITY);
+    }
+    cli_say_as(NULL, "--arm", "--control");
 }
 
 static void integers_are_whole_decimal_and_in_range(void **state)
@@ -313,6 +334,7 @@ int main(void)
         cmocka_unit_test(every_misuse_is_refused_by_name),
         cmocka_unit_test(too_many_of_anything_are_refused),
         cmocka_unit_test(help_comes_before_the_count_of_arguments),
+        cmocka_unit_test(an_error_names_the_option_that_was_written),
         cmocka_unit_test(integers_are_whole_decimal_and_in_range),
         cmocka_unit_test(an_output_that_is_an_input_is_refused),
         cmocka_unit_test(patterns_match_as_globs_do),

@@ -31,7 +31,7 @@ static void what_is_no_file_is_refused_at_once(void **state)
     (void)state;
     assert_int_equal(mkdir("in.folder", 0777), 0);
     assert_int_equal(mkfifo("in.fifo", 0666), 0);
-    REFUSED(infile_open("in.folder", "--in", "text", &fd, NULL, e), ERR_INPUT, "--in: found no regular file, wanted text");
+    REFUSED(infile_open("in.folder", "--in", "text", &fd, NULL, e), ERR_INPUT, "--in: found a folder, wanted text");
     assert_true(fd == -1 && errno == 0);
     REFUSED(infile_open("in.fifo", NULL, "text", &fd, NULL, e), ERR_INPUT, "found no regular file, wanted text");
     REFUSED(infile_open("/dev/zero", NULL, "text", &fd, NULL, e), ERR_INPUT, "found no regular file");

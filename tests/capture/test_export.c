@@ -164,6 +164,24 @@ static void npy_shapes_are_python_tuples(void **state)
     }
 }
 
+/* Kind and width; what numpy has no type for goes out as its bits. */
+static void npy_types_are_as_wide_as_the_values(void **state)
+{
+    (void)state;
+    for (int d = 0; d < FMT_DTYPE_COUNT; d++) {
+        uint8_t out[CAP_NPY_HEADER + 1];
+        char kind, width;
+        const fmt_tensor t = fmt_tensor_make((fmt_dtype)d, NULL, 0, NULL);
+        out[cap_npy_header(&t, out)] = 0;
+        const char *name = fmt_dtype_name((fmt_dtype)d), *descr = strstr((char *)out + 10, "'descr': '");
+        assert_int_equal(sscanf(descr, "'descr': '%*c%c%c'", &kind, &width), 2);
+        assert_int_equal(width - '0', fmt_dtype_bytes((fmt_dtype)d));
+        const char wanted = strcmp(name, "BF16") == 0 || strchr(name, '_') ? 'u' : name[0] == 'B' ? 'b'
+                          : name[0] == 'I' ? 'i' : name[0] == 'U' ? 'u' : 'f';
+        if (kind != wanted) fail_msg("%s: %s", name, (char *)out + 10);
+    }
+}
+
 /* Python's zipfile checks structure and every CRC. */
 static void python_reads_the_npz(void **state)
 {
@@ -257,6 +275,7 @@ int main(void)
         cmocka_unit_test(an_export_holds_the_joined_values_under_their_names),
         cmocka_unit_test(a_pattern_matches_value_names_and_export_names), cmocka_unit_test(per_rank_keeps_the_parts_apart),
         cmocka_unit_test(a_folder_gets_npy_files_or_nothing), cmocka_unit_test(npy_shapes_are_python_tuples),
+        cmocka_unit_test(npy_types_are_as_wide_as_the_values),
         cmocka_unit_test(python_reads_the_npz), cmocka_unit_test(a_damaged_tape_gives_its_sound_values),
         cmocka_unit_test(a_value_whose_name_is_a_path_is_not_exported),
     };

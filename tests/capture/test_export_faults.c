@@ -6,8 +6,7 @@
 #include "capture/export.h"
 #include "capture/import.h"
 #include "tests/support/each_fault.h"
-
-#include <dirent.h>
+#include "tests/support/same_file.h"
 
 enum { ROWS = 8, COLS = 32 };
 
@@ -48,58 +47,6 @@ static err_code run_import(const char *path, err *e)
     const cap_import_options o = { .origin = tape, .quiet = true };
     cap_import_result r;
     return cap_import(dump, path, &o, &r, e);
-}
-
-/* ---- what there is ---- */
-
-/* The names in a folder, sorted, a line each; malloc'd. NULL: there is no such folder. */
-static char *names_in(const char *folder)
-{
-    struct dirent **entry;
-    const int n = scandir(folder, &entry, NULL, alphasort);
-    if (n < 0) return NULL;
-    char *all = calloc(1, 4096);
-    for (int i = 0; i < n; i++) {
-        if (entry[i]->d_name[0] != '.') strcat(strcat(all, entry[i]->d_name), "\n");
-        free(entry[i]);
-    }
-    free(entry);
-    return all;
-}
-
-static uint8_t *bytes_of(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    uint8_t *data = malloc(1 << 16);
-    assert_non_null(f);
-    *n = fread(data, 1, 1 << 16, f);
-    fclose(f);
-    return data;
-}
-
-static bool same_file(const char *a, const char *b)
-{
-    size_t n, m;
-    uint8_t *x = bytes_of(a, &n), *y = bytes_of(b, &m);
-    const bool same = n == m && memcmp(x, y, n) == 0;
-    free(x);
-    free(y);
-    return same;
-}
-
-static bool same_folder(const char *a, const char *b)
-{
-    char *x = names_in(a), *y = names_in(b), path_a[256], path_b[256];
-    bool same = x && y && strcmp(x, y) == 0;
-    char *rest = x;
-    for (const char *name; same && (name = strsep(&rest, "\n")) && *name;) {
-        snprintf(path_a, sizeof path_a, "%s/%s", a, name);
-        snprintf(path_b, sizeof path_b, "%s/%s", b, name);
-        same = same_file(path_a, path_b);
-    }
-    free(x);
-    free(y);
-    return same;
 }
 
 /* All but when it was made. */

@@ -74,6 +74,7 @@ static void a_name_that_is_no_value_is_refused_unless_mapped(void **state)
     static const char *const NAMES[] = { "round.0.ids", "model.layers.0.weight" };
     static const char *const TWICE[] = { "round.0.ids", "mine" };
     (void)state;
+    REFUSED(import_names(NAMES, 2, NULL, e), ERR_INPUT, "1 of 2 tensors");
     REFUSED(import_names(NAMES, 2, NULL, e), ERR_INPUT, "model.layers.0.weight");
     assert_int_not_equal(access("out2.tape.part", F_OK), 0);
     json_t *map = json_pack("{s:s, s:s}", "model.layers.0.weight", "round.0.s0.attn_out", "absent", "round.0.s0.out");
@@ -90,6 +91,54 @@ static void a_name_that_is_no_value_is_refused_unless_mapped(void **state)
     REFUSED(import_names(TWICE, 2, map, e), ERR_INPUT, "the same value");
     json_decref(map);
     REFUSED(import_names(NAMES, 0, NULL, e), ERR_INPUT, "no tensor");
+}
+
+static void names_without_a_counterpart_are_told(void **state)
+{
+    static const char *const IN[] = {
+        "a.0", "a.1", "round.0.ids", "round.0.s0.atn_out", "round.0.s1.attn_out",
+    };
+    enum { N = sizeof IN / sizeof IN[0] };
+    char list[CAP_IMPORT_LIST];
+    cap_import_result r;
+    (void)state;
+    json_t *map = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "a.0", "round.0.x0", "a.1", "round.0.mystery", "b",
+                            "round.0.s0.out", "c", "round.0.s1.out", "d", "round.0.s2.out", "e", "round.0.s3.out");
+    fmt_safetensors *f = make_file("in.safetensors", IN, N, NULL);
+    OK(cap_import(f, "out.tape", &(cap_import_options){ map, NULL, true }, &r, e));
+    assert_int_equal(r.unmapped.n, 3);
+    cap_import_list(&r.unmapped, list);
+    assert_string_equal(list, "round.0.ids, round.0.s0.atn_out, round.0.s1.attn_out");
+    assert_int_equal(r.unused.n, 4);
+    cap_import_list(&r.unused, list);
+    assert_string_equal(list, "b, c, d and 1 more");
+    assert_int_equal(r.unknown.n, 2);
+    cap_import_list(&r.unknown, list);
+    assert_string_equal(list, "a.1, round.0.s0.atn_out");
+    /* Nothing to tell where there is no map and every name is known; all of the nameless at once. */
+    fmt_safetensors_close(f);
+    f = make_file("in.safetensors", IN + 2, 1, NULL);
+    OK(cap_import(f, "out.tape", &(cap_import_options){ NULL, NULL, true }, &r, e));
+    assert_int_equal(r.unmapped.n + r.unused.n + r.unknown.n, 0);
+    fmt_safetensors_close(f);
+    json_object_del(map, "a.0");
+    json_object_del(map, "a.1");
+    REFUSED(import_names(IN, N, map, e), ERR_INPUT, "2 of 5 tensors");
+    REFUSED(import_names(IN, N, map, e), ERR_INPUT, "--map: a.0, a.1; in the map, but no tensor: b, c, d and 1 more");
+    json_decref(map);
+}
+
+static void a_long_name_is_told_in_part(void **state)
+{
+    enum { LONG = 400 };
+    char name[LONG + 1], list[CAP_IMPORT_LIST];
+    (void)state;
+    memset(name, 'n', LONG);
+    name[LONG] = 0;
+    cap_import_list(&(cap_import_names){ UINT64_MAX, { name, name, name } }, list);
+    assert_true(strlen(list) < CAP_IMPORT_LIST);
+    assert_non_null(strstr(list, "nnn..., nnn"));
+    assert_non_null(strstr(list, "more"));
 }
 
 static void an_import_of_an_export_is_the_tape_again(void **state)
@@ -200,6 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_stand_in_the_order_of_a_recorder),
         cmocka_unit_test(a_name_that_is_no_value_is_refused_unless_mapped),
+        cmocka_unit_test(names_without_a_counterpart_are_told), cmocka_unit_test(a_long_name_is_told_in_part),
         cmocka_unit_test(an_import_of_an_export_is_the_tape_again), cmocka_unit_test(a_failed_import_leaves_the_old_tape),
     };
     return cmocka_run_group_tests(tests, enter_folder, NULL);

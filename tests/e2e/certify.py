@@ -54,11 +54,6 @@ def clean_tapes_pass(p):
         check((r['flip'] == 0) == (arm == 'mirror64'), f'{arm}: {r["flip"]} flips')
 
 
-# ---- changed by hand ----
-
-GIVEN = re.compile(r'\.(taps|pos|slots|anchor|n_out)$')
-
-
 def tape_name(export):
     """The value's name on the tape, its round and its slot."""
     r, rest = re.match(r'round\.(\d+)\.(.*)', export).groups()
@@ -303,14 +298,50 @@ def zeros_and_nan_prove_nothing(p):
     check(r['illegal'] == 0 and r['verdict'] == 'FAIL' and r['findings'][0]['value'] == 'main_x', str(r)[:300])
 
 
-def a_step_without_its_inputs_is_no_pass(p):
-    tape = record(p, 'whole.tape', '--level', 'deep')
-    export = Export(p, tape)
+def without(p, export, *names):
+    """The tape of the export without the values of these names: what is missing is named."""
+    data = bytes(export.data)
+    for name in names:
+        at = data.index(f'"{name}"'.encode()) + len(name)
+        data = data[:at] + b'9' + data[at + 1:]
     with open('lost.safetensors', 'wb') as f:
-        f.write(bytes(export.data).replace(b'"round.1.draft.slots"', b'"round.1.draft.slotz"'))
-    p.ok('import', 'lost.safetensors', '-o', 'lost.tape', '--identity-from', tape)
-    r = certify(p, 'lost.tape', exits=(1,))
-    check(r['illegal'] == 0 and r['verdict'] == 'FAIL' and 'draft.slots' in r['findings'][0]['why'], str(r)[:400])
+        f.write(data)
+    p.ok('import', 'lost.safetensors', '-o', 'lost.tape', '--identity-from', 'whole.tape', '--force')
+    return certify(p, 'lost.tape', exits=(0, 1))
+
+
+def a_step_without_its_inputs_is_no_pass(p):
+    export = Export(p, record(p, 'whole.tape', '--level', 'deep'))
+    for missing in ('draft.slots', 'draft.anchor', 'draft.pos', 'draft.n_out'):
+        r = without(p, export, f'round.1.{missing}')
+        check(r['illegal'] == 0 and r['verdict'] == 'FAIL' and missing in r['findings'][0]['why'], str(r)[:400])
+        why = {n['value']: n['why'] for n in r['not_judged']}
+        for value in ('ids', 's1.attn.q', 'drafts', 's0.window'):
+            check(why[value] == f'{missing} is not recorded', str(why))
+
+
+def what_a_value_lacks_is_named(p):
+    export = Export(p, record(p, 'whole.tape', '--level', 'deep'))
+    for value, lost, named in (('main_x', ('insert.0.taps',), 'taps'), ('s0.main_kv', ('insert.0.pos',), 'pos'),
+                               ('s1.window', ('insert.0.s1.main_kv',), 's1.main_kv'),
+                               ('s1.attn.o', ('insert.0.s1.main_kv', 'window.0.s1'), 's1.window')):
+        r = without(p, export, *(f'round.0.{name}' for name in lost))
+        why = [n['why'] for n in r['not_judged'] if n['value'] == value]
+        check(why and named in why[0].replace(',', '').split() and 'not recorded' in why[0], f'{lost}: {r["not_judged"]}')
+
+
+def a_value_of_another_shape_is_named(p):
+    """Rows and columns of a main_x change places."""
+    export = Export(p, record(p, 'whole.tape', '--level', 'deep'))
+    rows, dim = export.head['round.0.insert.0.main_x']['shape']
+    at = export.data.index(b'"round.0.insert.0.main_x"')
+    old, new = f'[{rows},{dim}]'.encode(), f'[{dim},{rows}]'.encode()
+    check(old in export.data[at:at + 200], str(bytes(export.data[at:at + 200])))
+    with open('turned.safetensors', 'wb') as f:
+        f.write(bytes(export.data[:at]) + bytes(export.data[at:]).replace(old, new, 1))
+    p.ok('import', 'turned.safetensors', '-o', 'turned.tape', '--identity-from', 'whole.tape')
+    p.refused(3, f'round 0 slot 0 main_x: found BF16 [{dim}, {rows}], wanted BF16 [{rows}, {dim}]', 'certify',
+              'turned.tape', 'tiny')
 
 
 def a_damaged_tape_is_no_pass(p):
@@ -359,11 +390,12 @@ def the_command_line_is_checked(p):
     check(admitted < 0.01 * tried, f'{admitted} of {tried} neighbours 2 ulps away would pass')
 
 
-TESTS = [clean_tapes_pass, a_change_is_named_on_one_rank, a_change_is_named_on_two_ranks, the_rank_of_a_shard_is_named,
+TESTS = [clean_tapes_pass, a_change_is_named_on_one_rank,
+         a_change_is_named_on_two_ranks, the_rank_of_a_shard_is_named,
          odd_numbers_are_named, a_near_tie_is_listed_with_its_margin, findings_are_the_same_in_shards,
          what_is_not_judged_is_named, redacted_tapes_are_judged_without_tokens, zeros_and_nan_prove_nothing,
-         a_step_without_its_inputs_is_no_pass, a_damaged_tape_is_no_pass, an_interrupt_leaves_a_partial_report,
-         the_command_line_is_checked]
+         a_step_without_its_inputs_is_no_pass, what_a_value_lacks_is_named, a_value_of_another_shape_is_named,
+         a_damaged_tape_is_no_pass, an_interrupt_leaves_a_partial_report, the_command_line_is_checked]
 
 if __name__ == '__main__':
     lib.main(TESTS)

@@ -129,6 +129,9 @@ def a_dump_is_classified_by_the_weights_it_was_made_with(p):
     check(own['verdict'] == 'PASS' and own['own'] == 'k2-tp2' and own['gates']['own_logit_flags']['of'] > 0, own['gates'])
     official = json.loads(p.ok('classify', 'v1-k2-tp2.tape', 'tiny', '--json', exits=(1,)).stdout)
     check(official['own'] is None and official['gates']['state_flags']['figure'] > 0, official['gates'])
+    text = [p.ok('classify', f'v1-{arm}.tape', 'tiny', *options, exits=(0, 1)).stdout
+            for arm, *options in (('k2-tp2',), ('k2-tp2', '--own'), ('native-packed',))]
+    check(['--own takes' in t for t in text] == [True, False, False], '\n'.join(text))
     p.refused(2, ['v1-native-packed.tape', '--own', 'native-packed', 'k2-tp2'], 'classify', 'v1-k2-tp2.tape',
               'v1-native-packed.tape', 'tiny', '--own')
 

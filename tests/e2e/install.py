@@ -1,7 +1,7 @@
 """Installing: install.py BINARY BUILD [TEST ...]
 
 What cmake --install and the Debian package put where, and that it runs from there."""
-import glob, os, shutil, subprocess, sys
+import glob, os, re, shutil, subprocess, sys
 from lib import check, main
 
 BUILD = sys.argv.pop(2)
@@ -45,11 +45,36 @@ COMPLETE = '''source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sp
 
 
 def words_are_completed(p):
-    script = 'root/share/bash-completion/completions/sparktape'
     for typed, wanted in (('rec', {'record', 'recover'}), ('record --arm native-packed-', {'native-packed-kx'}),
-                          ('classify --ow', {'--own'}), ('browse root/sh', {'root/share'})):
-        got = set(said('bash', '-c', COMPLETE, 'bash', script, 'root/bin/sparktape', *typed.split(' ')).split())
+                          ('classify --ow', {'--own'}), ('browse root/sh', {'root/share'}), ('help cert', {'certify'}),
+                          ('record --level ', {'io', 'v1', 'deep'}), ('record --mode = g', {'graph'}),
+                          ('parity --modes eager,', {'eager,eager', 'eager,graph'}), ('quantize --head o', set()),
+                          ('synth --config t', {'tiny'}), ('browse --config root/bi', {'root/bin'})):
+        got = completed(typed)
         check(got == wanted, f'{typed}: found {got}, wanted {wanted}')
+
+
+def completed(typed):
+    script = 'root/share/bash-completion/completions/sparktape'
+    return set(said('bash', '-c', COMPLETE, 'bash', script, 'root/bin/sparktape', *typed.split(' ')).split())
+
+
+def fixed_words_are_those_of_the_program(p):
+    """What is offered as an option's value, its line of --help names."""
+    with open('root/share/bash-completion/completions/sparktape', encoding='utf-8') as f:
+        words = {name: line[1].split() for line in (x.split(') echo ') for x in f.read().replace(' ;;', '').splitlines())
+                 if len(line) == 2 for name in line[0].strip().split(' | ')}
+    lines = [(c, line) for c in re.findall(r'^  ([a-z]+)', p.ok('--help').stdout, re.M)
+             for line in re.findall(r'^  (--.*)$', p.ok(c, '--help').stdout, re.M)]
+    seen = set()
+    for command, line in lines:
+        option = line.split()[0]
+        if option not in words or (command, option) in (('quantize', '--head'), ('browse', '--config')):
+            continue
+        seen.add(option)
+        for word in words[option]:
+            check(re.search(rf'\b{word}\b', line), f'{command}: {word} is not in: {line}')
+    check(len(seen) > 10 and seen == set(words), f'options that no command has: {set(words) - seen}')
 
 
 def another_program_writes_a_tape(p):
@@ -67,4 +92,5 @@ def another_program_writes_a_tape(p):
 
 
 if __name__ == '__main__':
-    main([an_installed_tree_is_whole, a_package_is_whole, words_are_completed, another_program_writes_a_tape])
+    main([an_installed_tree_is_whole, a_package_is_whole, words_are_completed, fixed_words_are_those_of_the_program,
+          another_program_writes_a_tape])

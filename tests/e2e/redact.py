@@ -122,7 +122,7 @@ def refusals(p):
     p.refused(3, ['b.key', 'wanted'], 'replay', 'red.tape', 'm', '-o', 'x.tape', '--redact', 'b.key')
     p.refused(2, ['plain.tape', 'not redacted'], 'replay', 'plain.tape', 'm', '-o', 'x.tape', '--redact', 'a.key')
     p.refused(3, 'none.key', 'replay', 'red.tape', 'm', '-o', 'x.tape', '--redact', 'none.key')
-    p.refused(3, 'no regular file', 'replay', 'red.tape', 'm', '-o', 'x.tape', '--redact', 'm')
+    p.refused(3, 'found a folder', 'replay', 'red.tape', 'm', '-o', 'x.tape', '--redact', 'm')
     p.refused(2, '--redact', 'replay', 'red.tape', 'm', '-o', 'x.tape', '--redact', 'a.key', '--redact', 'b.key')
     check(not os.path.exists('none.key'), 'a replay made a key')
 

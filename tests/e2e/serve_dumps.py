@@ -3,7 +3,7 @@
 Conditions, the flight recorder and redaction, on tapes that other commands then read."""
 import glob, json, os, shutil, signal
 from lib import check, main
-from serve import Worker, model, played
+from serve import Client, Worker, model, played
 
 ROUNDS = 6  # of played()
 
@@ -17,6 +17,7 @@ def dumped(p, *options, ask_before=None):
         if ask_before:
             w.process.send_signal(ask_before)
         check(played(w.address) == first, 'the same rows draft something else')
+        Client(w.address).hello()  # answered after the last draft was checked, which its own answer does not wait for
         status = json.loads(p.ok('status', w.address, '--json').stdout)
         check(w.end() == 0, 'SIGTERM: exit is not 0')
     tapes = glob.glob('d/*.tape')

@@ -1,7 +1,8 @@
 """The documents' own examples: tutorial.py BINARY [TEST ...]
 
-Blocks of ```console in docs/tutorial.md and docs/own-engine.md are typed as they stand, in one folder; what they say is
-printed must be, in that order, with `...` for anything and with runs of spaces alike."""
+Blocks of ```console in docs/tutorial.md and docs/own-engine.md are typed as they stand, in one folder. Where a block shows
+lines below a command, these are all that it prints: `...` in a line stands for anything in it, a line of its own for any
+lines, runs of spaces are alike. Of a command without lines below it only the exit code matters."""
 import os, re, shutil, subprocess
 from lib import check, main
 
@@ -28,21 +29,42 @@ def squeezed(text):
     return re.sub(r' +', ' ', text.strip())
 
 
+def difference(wanted, printed):
+    """What the printed text is not as wanted in; None: it is."""
+    wanted, lines, gap = [squeezed(x) for x in wanted], [squeezed(x) for x in printed.splitlines()], False
+    for want in filter(None, wanted):
+        if want == '...':
+            gap = True
+            continue
+        pattern = re.compile('.*'.join(map(re.escape, want.split('...'))) + '$')
+        while lines and not pattern.match(lines[0]) and (gap or not lines[0]):
+            lines.pop(0)
+        if not lines or not pattern.match(lines[0]):
+            return f'wanted "{want}", found "{lines[0] if lines else "nothing more"}"'
+        lines.pop(0)
+        gap = False
+    more = [] if gap else list(filter(None, lines))
+    return f'found more: "{more[0]}"' if more else None
+
+
+def a_difference_is_found(p):
+    text = 'one  2\n\nthree 3.5 s\nfour\n'
+    for wanted in (['one 2', 'three 3.5 s', 'four'], ['one ...', '', 'three ... s', 'four'], ['...', 'four'],
+                   ['one 2', '...'], ['one 2', '...', 'four'], ['...']):
+        check(difference(wanted, text) is None, f'{wanted}: {difference(wanted, text)}')
+    for wanted in (['one 2'], ['one 2', 'four'], ['three 3.5 s', 'four'], ['one', '...'], ['one 2', 'three ... ms', 'four'],
+                   ['one 2', 'three 3.5 s', 'four', 'five'], ['four', '...']):
+        check(difference(wanted, text), f'{wanted} is no difference')
+
+
 def run_all(p, document):
     env = dict(p.env, PATH=os.path.abspath('bin') + os.pathsep + os.environ['PATH'])
     for command, wanted in examples(document):
         r = subprocess.run(['bash', '-c', command], cwd='work', env=env, stdin=subprocess.DEVNULL, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         check(wanted or r.returncode == 0, f'$ {command}: exit {r.returncode}\n{r.stdout[-900:]}')
-        lines = [squeezed(x) for x in r.stdout.splitlines()]
-        for want in map(squeezed, wanted):
-            at = want.split('...')[0].rstrip()
-            if not at:
-                continue
-            while lines and not lines[0].startswith(at):
-                lines.pop(0)
-            check(lines, f'$ {command}: no line (in its place) that begins "{at}"; it prints\n{r.stdout[-1500:]}')
-            lines.pop(0)
+        problem = difference(wanted, r.stdout) if wanted else None
+        check(not problem, f'$ {command}: {problem}; it prints\n{r.stdout[-1500:]}')
 
 
 def start(p):
@@ -68,4 +90,4 @@ def another_engines_values_are_imported_as_it_stands(p):
 
 
 if __name__ == '__main__':
-    main([the_tutorial_runs_as_it_stands, another_engines_values_are_imported_as_it_stands])
+    main([a_difference_is_found, the_tutorial_runs_as_it_stands, another_engines_values_are_imported_as_it_stands])

@@ -227,8 +227,8 @@ static void a_file_that_is_no_manifest_is_refused(void **state)
     static const char *const BAD[] = {
         "", "[]", "{}", "{\"tensors\":{}}", "{\"tensors\":[1]}", "{\"tensors\":[{\"name\":\"a\"}]}",
         "{\"tensors\":[{\"name\":\"a\",\"sha256\":\"\",\"dtype\":1,\"shape\":[]}]}",
-        "{\"tensors\":[{\"name\":\"a\",\"sha256\":\"\",\"dtype\":\"\",\"shape\":[]},"
-        "{\"name\":\"a\",\"sha256\":\"\",\"dtype\":\"\",\"shape\":[]}]}",
+        ("{\"tensors\":[{\"name\":\"a\",\"sha256\":\"\",\"dtype\":\"\",\"shape\":[]},"
+         "{\"name\":\"a\",\"sha256\":\"\",\"dtype\":\"\",\"shape\":[]}]}"),
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         eng_difference d;

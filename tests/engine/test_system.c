@@ -36,7 +36,8 @@ static eng_cards cards_of(int32_t n, uint64_t free_bytes)
 static eng_system_arm arm_of(const char *name, uint64_t memory_bytes, const eng_cards *cards)
 {
     eng_system_arm a;
-    OK(eng_system_arm_of(weights, eng_arm_find(name), POSITIONS, SLOTS, memory_bytes, cards, &a, e));
+    OK(eng_system_arm_of(eng_weights_config(weights), weights, eng_arm_find(name), POSITIONS, SLOTS, memory_bytes, cards,
+                         &a, e));
     return a;
 }
 
@@ -78,6 +79,11 @@ static void what_is_missing_is_named(void **state)
     a = arm_of("k2-tp2", UINT64_MAX, &c);
     names(a.cpu, "sparktape quantize");
     names(a.card, "sparktape quantize");
+    const uint64_t bytes = a.one_bytes; /* by the config alone nothing is missing */
+    OK(eng_system_arm_of(eng_weights_config(weights), NULL, eng_arm_find("k2-tp2"), POSITIONS, SLOTS, UINT64_MAX, &c, &a,
+                         e));
+    assert_string_equal(a.cpu.why, "");
+    assert_int_equal(a.one_bytes, bytes);
     a = arm_of("mirror64", UINT64_MAX, &c);
     assert_string_equal(a.cpu.why, "");
     names(a.card, "the processor only");

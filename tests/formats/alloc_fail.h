@@ -35,7 +35,7 @@ void *__wrap_calloc(size_t n, size_t m) { return alloc_fails() ? NULL : __real_c
 void *__wrap_realloc(void *p, size_t n) { return alloc_fails() ? NULL : __real_realloc(p, n); }
 void *__wrap_aligned_alloc(size_t align, size_t n) { return alloc_fails() ? NULL : __real_aligned_alloc(align, n); }
 
-static void alloc_fail_init(void) { json_set_alloc_funcs(__wrap_malloc, free); }
+static inline void alloc_fail_init(void) { json_set_alloc_funcs(__wrap_malloc, free); }
 
 /* The n-th allocation from now fails, and when persistent all after it. */
 static void alloc_fail_at(long n, bool persistent)

@@ -1,5 +1,6 @@
 sparktape_test(test_tape LINKS formats TIMEOUT 120)
 sparktape_test(test_tape_damage LINKS formats TIMEOUT 600)
+sparktape_test(test_unpack LINKS formats)
 sparktape_test(test_tape_bits LINKS formats)
 set_source_files_properties(test_tape_bits.c PROPERTIES COMPILE_OPTIONS -O1) # tape_bits.c again: half a minute at -O3
 sparktape_test(test_tape_digest LINKS formats)

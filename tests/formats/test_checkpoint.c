@@ -189,7 +189,7 @@ static void an_index_that_is_no_index_is_refused(void **state)
     refused(wants_m, INDEX, "No such file", "");
     unlink("ck/model.safetensors.index.json");
     assert_int_equal(mkdir("ck/model.safetensors.index.json", 0777), 0);
-    refused(wants_m, INDEX, "no regular file", "");
+    refused(wants_m, INDEX, "found a folder", "");
 }
 
 static void a_damaged_shard_is_refused_with_index_and_shard(void **state)

@@ -354,6 +354,15 @@ static void what_the_format_cannot_hold_is_refused(void **state)
                                   &why), ERR_ARG);
     assert_int_equal(fmt_tape_put(w, &(fmt_tape_key){ 0, 0, 0, "x" }, &t, FMT_PLACE_REPLICATED, 0, 0, FMT_TIER_TENSOR,
                                   &why), ERR_ARG);
+    const fmt_tape_key x = { 0, 0, 0, "x" };
+    const fmt_tensor types[] = { { .dtype = FMT_DTYPE_COUNT }, { .dtype = FMT_DTYPE_F32, .ndim = FMT_DIMS_MAX + 1 },
+                                 { .dtype = FMT_DTYPE_F32, .ndim = 1, .shape = { -1 } },
+                                 { .dtype = FMT_DTYPE_F64, .ndim = 2, .shape = { INT64_MAX, 4 } } };
+    for (size_t i = 0; i < COUNT_OF(types); i++)
+        assert_int_equal(fmt_tape_put(w, &x, &types[i], FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR, &why), ERR_ARG);
+    for (int32_t n = 0; n < 66; n += 65)
+        assert_int_equal(fmt_tape_put_ranks(w, &x, &t, (const void *const[]){ &v }, FMT_PLACE_REPLICATED, 0, n,
+                                            FMT_TIER_TENSOR, &why), ERR_ARG);
     assert_int_equal(fmt_tape_put_event(w, 0, large, &why), ERR_ARG);
     assert_int_equal(fmt_tape_put_event(w, -1, head, &why), ERR_ARG);
     OK(fmt_tape_put(w, &(fmt_tape_key){ 0, 0, 0, "x" }, &t, FMT_PLACE_REPLICATED, 0, 1, FMT_TIER_TENSOR,
@@ -362,6 +371,10 @@ static void what_the_format_cannot_hold_is_refused(void **state)
     fmt_tape *tape = open_tape(path);
     assert_int_equal(fmt_tape_count(tape), 1);
     fmt_tape_close(tape);
+    json_object_set_new(large, "more", json_string(text)); /* together more than a summary holds: what is there is kept */
+    OK(fmt_tape_create(path, head, &w, e));
+    assert_int_equal(fmt_tape_finish(w, large, &why), ERR_ARG);
+    assert_non_null(strstr(why.msg, "summary"));
     json_decref(head);
     json_decref(large);
     free(text);

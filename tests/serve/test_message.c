@@ -412,8 +412,8 @@ static void every_key_is_needed(void **state)
         "{'op':'hello','id':1,'version':1,'client':'c','checkpoint':'','arm':'','positions':1,'slots':1}",
         "{'op':'open','id':1,'epoch':1}", "{'op':'release','id':1,'epoch':1,'slot':1}", "{'op':'status','id':1}",
         "{'op':'draft','id':1,'epoch':1,'n_out':1,'slots':[1],'anchors':[1],'pos':[1]}",
-        "{'id':1,'op':'hello','ok':true,'epoch':1,'slots':1,'positions':1,'arm':'','checkpoint':'',"
-        "'identity_compared':true,'block':5,'dim':8,'n_taps':3,'vocab':9,'window':4}",
+        ("{'id':1,'op':'hello','ok':true,'epoch':1,'slots':1,'positions':1,'arm':'','checkpoint':'',"
+         "'identity_compared':true,'block':5,'dim':8,'n_taps':3,'vocab':9,'window':4}"),
         "{'id':1,'op':'open','ok':true,'slot':1,'request':1}", "{'id':1,'op':'insert','ok':true,'last':1}",
         "{'id':1,'op':'release','ok':true}", "{'id':1,'op':'status','ok':true,'status':{}}",
         "{'id':1,'op':'draft','ok':false,'refusal':'worker','text':'t'}",

@@ -8,20 +8,22 @@
 #include "tests/support/ok.h"
 #include "tests/support/slow.h"
 
-enum { FAULTS_MAX = 2000 };
+enum { FAULTS_MAX = 2000, SOME_FAULTS_MAX = 1 << 20 };
 
 typedef struct fault_loop {
     void (*before)(const void *ctx); /* each run */
     err_code (*run)(const void *ctx, err *e);
     /* What has to hold: of a fault, rc is wanted, or ERR_OK where the run did without. */
     void (*after)(const void *ctx, err_code rc, const err *e, err_code wanted, long at);
+    long spread; /* 0: every fault. Of a long run some: the first ones, then further and further apart, at / spread */
 } fault_loop;
 
 /* Returns how many faults there were. */
 static long each_fault(const fault_loop *l, const void *ctx, void (*arm)(long n, bool persistent), bool (*end)(void),
                        err_code wanted, bool persistent)
 {
-    for (long at = persistent; at < FAULTS_MAX; at += SLOW ? 4 : 1) {
+    const long most = l->spread ? SOME_FAULTS_MAX : FAULTS_MAX;
+    for (long at = persistent; at < most; at += (SLOW ? 4 : 1) + (l->spread ? at / l->spread : 0)) {
         err e = { 0 };
         l->before(ctx);
         arm(at, persistent);
@@ -32,12 +34,12 @@ static long each_fault(const fault_loop *l, const void *ctx, void (*arm)(long n,
         assert_int_equal(rc, ERR_OK);
         return at;
     }
-    fail_msg("no end after %d faults", FAULTS_MAX);
+    fail_msg("no end after %ld faults", most);
     return 0;
 }
 
 /* Memory and disk; more than so many faults each, or the loop tests nothing. */
-static void every_fault_of(const fault_loop *l, const void *ctx, long allocations, long disk_calls)
+static inline void every_fault_of(const fault_loop *l, const void *ctx, long allocations, long disk_calls)
 {
     for (int persistent = 0; persistent < 2; persistent++) {
         assert_true(each_fault(l, ctx, alloc_fail_at, alloc_fail_end, ERR_NOMEM, persistent) > allocations);
