@@ -7,6 +7,7 @@
 #include "kernels/fused.h"
 #include "kernels/gate.h"
 #include "kernels/mhc.h"
+#include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
 
 static const float LIMIT = 10.0f, ROUTE_SCALE = 1.5f;
@@ -128,16 +129,18 @@ static int32_t combine_arrays(const int32_t *dim, int32_t T, ab_array *a)
 }
 
 /* Ids of a row are different, as the gate gives them; stale: they repeat, which the contract allows. */
-static void combine_fill(const ab_inputs *in)
+static void fill_ids(const ab_inputs *in, int32_t *ids)
 {
     enum { EXPERTS = 128 };
-    int32_t *ids = in->buf[E_IDS], k = in->dim[E_K];
+    const int32_t k = in->dim[E_K];
     const uint64_t key = eng_noise_key(in->seed, "ids");
     for (int32_t i = 0; i < in->T * k; i++) {
         const uint64_t b = eng_noise_bits(key, (uint64_t)(in->kind == AB_STALE ? i : i / k));
         ids[i] = in->kind == AB_STALE ? (int32_t)(b % 4) : (int32_t)((b + 37 * (uint64_t)(i % k)) % EXPERTS);
     }
 }
+
+static void combine_fill(const ab_inputs *in) { fill_ids(in, in->buf[E_IDS]); }
 
 static err_code expand(const ab_call *c, err *e)
 {
@@ -195,6 +198,125 @@ static void combine_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
     expand_bytes(dim, T, (k + 1) * (uint64_t)dim[E_DIM] * F32_BYTES + k * sizeof(int32_t), out);
 }
 
+/* ---- the same, and the next sub-block's input ---- */
+
+enum { X_SUM, X_X, X_POST, X_COMB, X_PRE, X_W, X_Y, X_OUT, X_COLLAPSED, X_NORM, X_Q, X_N_ROUND, X_IDS = X_N_ROUND, X_SHARED,
+       X_N };
+static const int32_t NEXT_SHAPES[][AB_DIMS_MAX] = { { 5120, 4, 3 }, { 1024, 2, 10 }, { 96, 8, 5 } };
+static const float NEXT_EPS = 1e-20f;
+
+static void next_arrays(const int32_t *dim, int32_t T, int32_t k, ab_array *a)
+{
+    const int64_t n = (int64_t)T * dim[E_DIM], hc = dim[E_HC];
+    expand_arrays(dim, T, k, a);
+    a[X_PRE] = ab_f32("pre", T * hc, 1.0f);
+    a[X_W] = ab_bf16("w", dim[E_DIM], 1.0f);
+    a[X_Y] = ab_out("y", FMT_DTYPE_BF16, n);
+    a[X_OUT] = ab_out("out", FMT_DTYPE_BF16, n * hc);
+    a[X_COLLAPSED] = ab_out("collapsed", FMT_DTYPE_BF16, n);
+    a[X_NORM] = ab_out("norm", FMT_DTYPE_BF16, n);
+    a[X_Q] = ab_out("q", FMT_DTYPE_BF16, n);
+}
+_Static_assert((int)X_COMB == (int)E_COMB, "the inputs of expand come first");
+
+static int32_t round_next_arrays(const int32_t *dim, int32_t T, ab_array *a)
+{
+    next_arrays(dim, T, 1, a);
+    return X_N_ROUND;
+}
+
+static int32_t combine_next_arrays(const int32_t *dim, int32_t T, ab_array *a)
+{
+    next_arrays(dim, T, dim[E_K], a);
+    a[X_IDS] = ab_i32("ids", (int64_t)T * dim[E_K]);
+    a[X_SHARED] = ab_f32("shared", (int64_t)T * dim[E_DIM], 1.0f);
+    return X_N;
+}
+
+static void combine_next_fill(const ab_inputs *in) { fill_ids(in, in->buf[X_IDS]); }
+
+/* On the card the second of two fused launches. */
+static err_code next(const ab_call *c, err *e)
+{
+    const int32_t dim = c->dim[E_DIM];
+    if (!c->on_card) {
+        AB_RUN_ACC(krn_mhc_expand, c->buf[X_Y], c->buf[X_X], c->buf[X_POST], c->buf[X_COMB], c->buf[X_OUT], c->T,
+                   c->dim[E_HC], dim);
+        AB_RUN_ACC(krn_mhc_collapse, c->buf[X_OUT], c->buf[X_PRE], c->buf[X_COLLAPSED], c->T, c->dim[E_HC], dim);
+        AB_RUN(krn_rmsnorm, c->buf[X_COLLAPSED], dim, c->buf[X_W], c->buf[X_NORM], dim, c->T, dim, NEXT_EPS);
+        AB_RUN(krn_act_qdq, c->buf[X_NORM], dim, c->buf[X_Q], dim, c->T, dim);
+        return ERR_OK;
+    }
+    AB_CARD(krn_collapse_rmsnorm_qdq(c->buf[X_OUT], c->buf[X_PRE], c->buf[X_W], c->T, c->dim[E_HC], dim, NEXT_EPS,
+                                     c->buf[X_COLLAPSED], c->buf[X_NORM], c->buf[X_Q], c->stream, e));
+    (void)e;
+    return ERR_OK;
+}
+
+static err_code round_next_base(const ab_call *c, err *e)
+{
+    if (!c->on_card) {
+        AB_RUN(krn_round_bf16, c->buf[X_SUM], c->buf[X_Y], (int64_t)c->T * c->dim[E_DIM]);
+        return next(c, e);
+    }
+    AB_CARD(krn_round_expand(c->buf[X_SUM], c->buf[X_X], c->buf[X_POST], c->buf[X_COMB], c->T, c->dim[E_HC], c->dim[E_DIM],
+                             c->buf[X_Y], c->buf[X_OUT], c->stream, e));
+    return next(c, e);
+}
+
+static err_code round_next(const ab_call *c, err *e)
+{
+    if (!c->on_card) return round_next_base(c, e);
+    AB_CARD(krn_round_expand_norm(c->buf[X_SUM], c->buf[X_X], c->buf[X_POST], c->buf[X_COMB], c->buf[X_PRE], c->buf[X_W],
+                                  c->T, c->dim[E_HC], c->dim[E_DIM], NEXT_EPS, c->buf[X_Y], c->buf[X_OUT],
+                                  c->buf[X_COLLAPSED], c->buf[X_NORM], c->buf[X_Q], c->stream, e));
+    return ERR_OK;
+}
+
+static err_code combine_next_base(const ab_call *c, err *e)
+{
+    if (!c->on_card) {
+        AB_RUN(krn_combine_exact, c->buf[X_SUM], c->buf[X_IDS], c->buf[X_SHARED], c->buf[X_Y], c->T, c->dim[E_K],
+               c->dim[E_DIM]);
+        return next(c, e);
+    }
+    AB_CARD(krn_combine_expand(c->buf[X_SUM], c->buf[X_IDS], c->buf[X_SHARED], c->buf[X_X], c->buf[X_POST],
+                               c->buf[X_COMB], c->T, c->dim[E_K], c->dim[E_HC], c->dim[E_DIM], c->buf[X_Y], c->buf[X_OUT],
+                               c->stream, e));
+    return next(c, e);
+}
+
+static err_code combine_next(const ab_call *c, err *e)
+{
+    if (!c->on_card) return combine_next_base(c, e);
+    AB_CARD(krn_combine_expand_norm(c->buf[X_SUM], c->buf[X_IDS], c->buf[X_SHARED], c->buf[X_X], c->buf[X_POST],
+                                    c->buf[X_COMB], c->buf[X_PRE], c->buf[X_W], c->T, c->dim[E_K], c->dim[E_HC],
+                                    c->dim[E_DIM], NEXT_EPS, c->buf[X_Y], c->buf[X_OUT], c->buf[X_COLLAPSED],
+                                    c->buf[X_NORM], c->buf[X_Q], c->stream, e));
+    return ERR_OK;
+}
+
+/* Beside expand's bytes: pre and w are read, three rows written; the stream is not read again, as by the two. */
+static void next_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
+{
+    const uint64_t t = (uint64_t)T, hc = (uint64_t)dim[E_HC], row = (uint64_t)dim[E_DIM] * BF16_BYTES;
+    const uint64_t more = row + t * (3 * row + hc * F32_BYTES), of_expand = out[AB_NEW];
+    out[AB_NEW] = of_expand + more;
+    out[AB_BASE] = of_expand + more + t * hc * row;
+}
+
+static void round_next_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
+{
+    round_bytes(dim, T, out);
+    next_bytes(dim, T, out);
+}
+
+static void combine_next_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
+{
+    combine_bytes(dim, T, out);
+    next_bytes(dim, T, out);
+}
+
 static const ab_pair PAIRS[] = {
     { .name = { "swiglu+act_qdq", "swiglu_qdq" }, .summary = "the middle of the experts, T rows of several picks",
       .kinds = AB_NUMBERS, .t_max = AB_T_MAX, .dims = "cols picks", .shape = SWIGLU_SHAPES,
@@ -211,5 +333,14 @@ static const ab_pair PAIRS[] = {
       .kinds = AB_NUMBERS | AB_BIT(AB_STALE), .t_max = AB_T_MAX, .dims = "dim hc k", .shape = EXPAND_SHAPES,
       .n_shapes = COUNT_OF(EXPAND_SHAPES), .arrays = combine_arrays, .fill = combine_fill,
       .side = { combine_base, combine_fused }, .bytes = combine_bytes },
+    { .name = { "round_expand+collapse_rmsnorm_qdq", "round_expand_norm" },
+      .summary = "from attention's sum to the experts' input", .kinds = AB_NUMBERS, .t_max = AB_T_MAX, .dims = "dim hc",
+      .shape = NEXT_SHAPES, .n_shapes = COUNT_OF(NEXT_SHAPES), .arrays = round_next_arrays,
+      .side = { round_next_base, round_next }, .bytes = round_next_bytes },
+    { .name = { "combine_expand+collapse_rmsnorm_qdq", "combine_expand_norm" },
+      .summary = "from the experts' sums to the next stage's input", .kinds = AB_NUMBERS | AB_BIT(AB_STALE),
+      .t_max = AB_T_MAX, .dims = "dim hc k", .shape = NEXT_SHAPES, .n_shapes = COUNT_OF(NEXT_SHAPES),
+      .arrays = combine_next_arrays, .fill = combine_next_fill, .side = { combine_next_base, combine_next },
+      .bytes = combine_next_bytes },
 };
 const ab_pair_list AB_PAIRS_FFN = { PAIRS, COUNT_OF(PAIRS) };

@@ -7,9 +7,12 @@
 #include "engine/config.h"
 #include "engine/device.h"
 
-#define NO_KX   "an engine over the KX layout (kernels/experts_kx.h), which there is not yet"
+#define NO_KX2  "a kernel that runs an expert whole, which there is not yet"
 #define ARM(name, experts, dense, head, fixed_head, markov, kernels, missing, summary) \
-    { name, ENG_REP_##experts, ENG_REP_##dense, ENG_REP_##head, ENG_MARKOV_##markov, kernels, fixed_head, false, false, \
+    { name, ENG_REP_##experts, ENG_REP_##dense, ENG_REP_##head, ENG_MARKOV_##markov, kernels, false, fixed_head, false, \
+      false, KRN_ACC_BLOCKED, missing, summary }
+#define KX_ARM(name, dense, kernels, missing, summary) \
+    { name, ENG_REP_FP4, ENG_REP_##dense, ENG_REP_BF16, ENG_MARKOV_FACTORISED, kernels, true, false, false, false, \
       KRN_ACC_BLOCKED, missing, summary }
 /* The head is the one that offline commands run, the official BF16, unless the arm has no other than K6. EXL3 dense leaves
  * wo_a in official FP8. */
@@ -29,16 +32,16 @@ static const eng_arm ARMS[] = {
         "as native-hybrid, always with the official head and fp32 logits"),
     ARM("native-hybrid-head-hot", FP4, BF16, BF16, true, HOT, "first", NULL,
         "as native-hybrid-head, the Markov term of frequent tokens from a table"),
-    ARM("native-packed-kx", FP4, FP8, BF16, false, FACTORISED, "kx", NO_KX, "as native-packed, register-fed experts"),
-    ARM("native-hybrid-kx", FP4, BF16, BF16, false, FACTORISED, "kx", NO_KX, "as native-hybrid, register-fed experts"),
-    ARM("native-hybrid-kx2", FP4, MIXED, BF16, false, FACTORISED, "kx2", NO_KX,
-        "fused expert bank, FP8 dense where measured faster, else BF16"),
-    { "mirror", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", true, true, true,
+    KX_ARM("native-packed-kx", FP8, "kx", NULL, "as native-packed, bit for bit: experts re-laid for a card's registers"),
+    KX_ARM("native-hybrid-kx", BF16, "kx", NULL, "as native-hybrid, bit for bit: experts re-laid for a card's registers"),
+    KX_ARM("native-hybrid-kx2", MIXED, "kx2", NO_KX2, "fused expert bank, FP8 dense where measured faster, else BF16"),
+    { "mirror", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", false, true, true, true,
       KRN_ACC_BLOCKED, NULL, "reference: official values on one rank, fp32 in the official block order" },
-    { "mirror64", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", true, true, true,
+    { "mirror64", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", false, true, true, true,
       KRN_ACC_F64, NULL, "reference: official values on one rank, exact products, float64 sums" },
 };
 #undef ARM
+#undef KX_ARM
 
 static const char DEFAULT_ARM[] = "native-packed";
 

@@ -32,6 +32,8 @@ typedef struct eng_arm {
     eng_rep experts, dense, head;
     eng_markov markov;
     const char *kernels;           /* "first" */
+    bool kx;                       /* a card holds the FP4 experts as kernels/experts_kx.h lays them: other kernels over the
+                                    * same weights, the same bits. The CPU runs them as the file lays them */
     bool fixed_head;               /* the arm is its head: --head may only repeat it */
     bool unsharded;                /* mirror, mirror64: one rank only */
     bool fixed_acc;                /* the arm is its accumulation: --acc may only repeat it */

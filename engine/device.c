@@ -102,7 +102,8 @@ static err_code open_markov(eng_device *d, eng_device_rank *k, err *e)
 static err_code open_rank(eng_device *d, const eng_device_setup *setup, eng_device_rank *k, err *e)
 {
     const eng_config *c = &d->config;
-    TRY(eng_device_weights_open(setup->files, k->rank, d->n_ranks, &d->options.reps, setup->quiet, &k->weights, e));
+    TRY(eng_device_weights_open(setup->files, k->rank, d->n_ranks, &d->options.reps, d->options.arm->kx,
+                                setup->quiet, &k->weights, e));
     for (int part = 0; part <= ENG_PART_SMALL; part++) d->bytes += eng_device_weights_bytes(k->weights, (eng_part)part);
     TRY(open_values(d, k, ENG_STEP_INSERT, e));
     TRY(open_values(d, k, ENG_STEP_DRAFT, e));

@@ -33,6 +33,8 @@ static uint64_t exl3_expert_bytes(const krn_exl3_bank *b)
 static uint64_t bank_bytes(const eng_device_rank *k, int32_t stage, bool w2)
 {
     const krn_exl3_bank *exl3 = eng_device_experts_exl3(k->weights, stage, w2);
+    const krn_kx_bank *kx = eng_device_experts_kx(k->weights, stage, w2);
+    if (kx) return (uint64_t)krn_kx_bytes(kx->n, kx->k);
     return exl3 ? exl3_expert_bytes(exl3) : expert_bytes(eng_device_experts(k->weights, stage, w2));
 }
 

@@ -142,7 +142,7 @@ err_code eng_device_comm_all_reduce(eng_device_comm *c, const float *const *in, 
         for (int32_t r = 0; r < c->n_ranks; r++) TRY(krn_sum_ranks(in, c->n_ranks, 0, n, out[r], s, e));
         return ERR_OK;
     }
-    if (c->kind == ENG_COMM_SOLO) return krn_copy(out[0], in[0], (uint64_t)n * sizeof(float), s, e);
+    if (c->kind == ENG_COMM_SOLO) return krn_sum_ranks((const float *const[]){ in[0] }, 1, 0, n, out[0], s, e);
 #ifdef HAVE_NCCL
     if (!c->nccl) return err_set(e, ERR_COMM, "rank %d: the communicator was given up earlier", c->rank);
     if (c->n_ranks == 2) { /* one addition: no order to choose, so NCCL's sum has the contract's bits */
@@ -187,7 +187,10 @@ err_code eng_device_comm_gather(eng_device_comm *c, void *all, uint64_t bytes, k
 {
     if (c->kind == ENG_COMM_EMULATED) return ERR_OK; /* one buffer for all ranks: every part is there */
     if (c->kind == ENG_COMM_SOLO) {
-        for (int32_t r = 1; r < c->n_ranks; r++) TRY(krn_copy((uint8_t *)all + (uint64_t)r * bytes, all, bytes, s, e));
+        for (int32_t r = 1; r < c->n_ranks; r++) { /* a launch, as the exchange is one: a copy is another kind of node */
+            const int64_t n = (int64_t)(bytes / sizeof(float));
+            TRY(krn_sum_ranks((const float *const[]){ all }, 1, 0, n, (float *)all + r * n, s, e));
+        }
         return ERR_OK;
     }
 #ifdef HAVE_NCCL

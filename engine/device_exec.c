@@ -15,11 +15,38 @@ static bool meets(const eng_op *op) { return eng_op_cuda(op->kind).all != NULL; 
 
 static int32_t producer(const eng_program *p, int32_t value) { return p->value[value].producer; }
 
-/* The first op after i that takes i's first output as its first input and is of that kind; -1: none. */
-static int32_t next_in_chain(const eng_program *p, int32_t i, eng_kind kind)
+/* Units as far as they are found. unit_of: -1 where an op has none yet. */
+typedef struct found {
+    const eng_program *p;
+    const int32_t *unit_of;
+    const eng_device_unit *unit;
+} found;
+
+/* Where in the program op i runs: an op without a unit where it is. */
+static int32_t place_of(const found *f, int32_t i)
 {
-    for (int32_t j = i + 1; j < p->n_ops; j++)
-        if (p->op[j].kind == kind && p->op[j].n_in > 0 && p->op[j].in[0] == p->op[i].out[0]) return j;
+    return i < 0 || f->unit_of[i] < 0 ? i : f->unit[f->unit_of[i]].stand;
+}
+
+/* The first inputs of two ops are one value, or one unit makes both. */
+static bool beside(const found *f, const eng_op *a, const eng_op *b)
+{
+    if (a->stage != b->stage || a->n_in == 0 || b->n_in == 0) return false;
+    if (a->in[0] == b->in[0]) return true;
+    const int32_t from_a = producer(f->p, a->in[0]), from_b = producer(f->p, b->in[0]);
+    return from_a >= 0 && from_b >= 0 && f->unit_of[from_a] >= 0 && f->unit_of[from_a] == f->unit_of[from_b];
+}
+
+/* The first op after u's that goes on with it as the fusion says, and has no unit; -1: none. */
+static int32_t next_op(const found *f, const eng_device_unit *u, const eng_device_fusion *fusion)
+{
+    const eng_op *op = f->p->op;
+    const int32_t last = u->op[u->n - 1], by = fusion->by[u->n];
+    for (int32_t i = last + 1; i < f->p->n_ops; i++) {
+        if (op[i].kind != fusion->kind[u->n] || f->unit_of[i] >= 0) continue;
+        if (by == ENG_DEVICE_BESIDE ? beside(f, &op[i], &op[u->op[0]]) : by < op[i].n_in && op[i].in[by] == op[last].out[0])
+            return i;
+    }
     return -1;
 }
 
@@ -37,36 +64,52 @@ static bool reads_unit(const eng_program *p, int32_t i, const eng_device_unit *u
     return false;
 }
 
-/* Where in the program u can run: at the first of its ops by which everything is there that it reads, if nothing before
- * that reads of it. -1: nowhere. */
-static int32_t stand_of(const eng_program *p, const eng_device_unit *u)
+/* Where in the program u can run: at the first of its ops by which everything is there that it reads, if nothing that
+ * reads of it runs before. -1: nowhere. */
+static int32_t stand_of(const found *f, const eng_device_unit *u)
 {
+    const eng_program *p = f->p;
     for (int32_t m = 0; m < u->n; m++) {
+        const int32_t at = u->op[m];
         bool fine = true;
         for (int32_t n = 0; n < u->n; n++)
             for (int32_t k = 0; k < p->op[u->op[n]].n_in; k++) {
-                int32_t from = producer(p, p->op[u->op[n]].in[k]);
-                fine = fine && (from < u->op[m] || has_op(u, from));
+                const int32_t from = producer(p, p->op[u->op[n]].in[k]);
+                fine = fine && (has_op(u, from) || place_of(f, from) < at);
             }
-        for (int32_t i = u->op[0]; i < u->op[m]; i++) fine = fine && (has_op(u, i) || !reads_unit(p, i, u));
-        if (fine) return u->op[m];
+        for (int32_t i = 0; i < p->n_ops; i++) fine = fine && (has_op(u, i) || !reads_unit(p, i, u) || place_of(f, i) > at);
+        if (fine) return at;
     }
     return -1;
 }
 
-/* The longest fused chain that starts at op i and takes only ops that no unit has yet. Two sums over ranks in a row are one
- * unit, so that they can be one exchange. */
-static eng_device_unit unit_at(const eng_program *p, int32_t i, const int32_t *unit_of)
+/* u begins with its first op: whether the fusion has the others, and where it stands. */
+static bool complete(const found *f, const eng_device_fusion *fusion, eng_device_unit *u)
 {
+    const eng_op *op[ENG_DEVICE_UNIT_OPS] = { &f->p->op[u->op[0]] };
+    if (fusion->kind[0] != op[0]->kind) return false;
+    for (; u->n < fusion->n; u->n++) {
+        const int32_t i = next_op(f, u, fusion);
+        if (i < 0) return false;
+        u->op[u->n] = i;
+        op[u->n] = &f->p->op[i];
+    }
+    if (fusion->fits && !fusion->fits(f->p, op)) return false;
+    u->fn = fusion->fn;
+    u->stand = stand_of(f, u);
+    return u->stand >= 0;
+}
+
+/* The longest fusion that begins with op i and takes only ops that no unit has yet. Two sums over ranks in a row are one
+ * unit, so that they can be one exchange. */
+static eng_device_unit unit_at(const found *f, int32_t i)
+{
+    const eng_program *p = f->p;
     if (p->op[i].kind == ENG_OP_ALL_REDUCE && i + 1 < p->n_ops && p->op[i + 1].kind == ENG_OP_ALL_REDUCE)
         return (eng_device_unit){ .n = 2, .op = { i, i + 1 }, .stand = i + 1 };
-    for (size_t f = 0; f < ENG_DEVICE_N_FUSIONS; f++) {
-        const eng_device_fusion *fusion = &ENG_DEVICE_FUSIONS[f];
-        eng_device_unit u = { .n = 1, .op = { i }, .fn = fusion->fn };
-        if (fusion->kind[0] != p->op[i].kind) continue;
-        for (int32_t at = i; u.n < fusion->n; u.op[u.n++] = at)
-            if ((at = next_in_chain(p, at, fusion->kind[u.n])) < 0 || unit_of[at] >= 0) break;
-        if (u.n == fusion->n && (u.stand = stand_of(p, &u)) >= 0) return u;
+    for (size_t n = 0; n < ENG_DEVICE_N_FUSIONS; n++) {
+        eng_device_unit u = { .n = 1, .op = { i } };
+        if (complete(f, &ENG_DEVICE_FUSIONS[n], &u)) return u;
     }
     return (eng_device_unit){ .n = 1, .op = { i }, .stand = i };
 }
@@ -76,16 +119,17 @@ static void make_units(eng_device *d, eng_step_kind step)
 {
     const eng_program *p = d->program[step];
     int32_t *unit_of = d->unit_of[step], n = 0;
-    eng_device_unit *unit = d->unit[step], *found = unit + p->n_ops;
+    eng_device_unit *unit = d->unit[step], *one = unit + p->n_ops;
+    const found f = { p, unit_of, one };
     for (int32_t i = 0; i < p->n_ops; i++) unit_of[i] = -1;
     for (int32_t i = 0; i < p->n_ops; i++) {
         if (unit_of[i] >= 0) continue;
-        found[n] = unit_at(p, i, unit_of);
-        for (int32_t k = 0; k < found[n].n; k++) unit_of[found[n].op[k]] = n;
+        one[n] = unit_at(&f, i);
+        for (int32_t k = 0; k < one[n].n; k++) unit_of[one[n].op[k]] = n;
         n++;
     }
     for (int32_t i = 0; i < p->n_ops; i++)
-        if (found[unit_of[i]].stand == i) unit[d->n_units[step]++] = found[unit_of[i]];
+        if (one[unit_of[i]].stand == i) unit[d->n_units[step]++] = one[unit_of[i]];
     for (int32_t u = 0; u < d->n_units[step]; u++)
         for (int32_t k = 0; k < unit[u].n; k++) unit_of[unit[u].op[k]] = u;
 }
@@ -146,14 +190,44 @@ static void assign_lanes(eng_device *d, eng_step_kind step, const int32_t *lengt
     }
 }
 
+/* Which units of other lanes each one waits for: of what it needs, and of the meeting before one in which the ranks meet,
+ * that alone which nothing else it waits for stands behind. A launch with one edge to it begins early (kernels/launch.cuh),
+ * one with several hardly does. over [n_units] is scratch: over[i] what is over when i is, bit by bit, of `words` words. */
+static void find_waits(eng_device *d, eng_step_kind step, uint64_t *over, size_t words)
+{
+    eng_device_unit *unit = d->unit[step];
+    int32_t last[ENG_DEVICE_LANES], meeting = -1;
+    for (int l = 0; l < ENG_DEVICE_LANES; l++) last[l] = -1;
+    for (int32_t i = 0; i < d->n_units[step]; i++) {
+        eng_device_unit *u = &unit[i];
+        uint64_t *own = over + (size_t)i * words;
+        needs from = needs_of(d, step, u);
+        const bool meet = meets(&d->program[step]->op[u->op[0]]);
+        if (last[u->lane] >= 0) memcpy(own, over + (size_t)last[u->lane] * words, words * sizeof *own);
+        for (;;) { /* the latest first: the others may stand before it */
+            int32_t f = meet && meeting >= 0 && !(own[meeting / 64] >> meeting % 64 & 1) ? meeting : -1;
+            for (int32_t k = 0; k < from.n; k++)
+                if (from.unit[k] > f && !(own[from.unit[k] / 64] >> from.unit[k] % 64 & 1)) f = from.unit[k];
+            if (f < 0) break;
+            u->wait[u->n_waits++] = f;
+            for (size_t w = 0; w < words; w++) own[w] |= over[(size_t)f * words + w];
+        }
+        own[i / 64] |= (uint64_t)1 << i % 64;
+        last[u->lane] = i;
+        if (meet) meeting = i;
+    }
+}
+
 err_code eng_device_units_make(eng_device *d, eng_step_kind step, err *e)
 {
-    size_t n = (size_t)d->program[step]->n_ops;
+    size_t n = (size_t)d->program[step]->n_ops, words = n / 64 + 1;
     int32_t *scratch = mem_alloc(2 * n, sizeof *scratch);
+    uint64_t *over = mem_alloc(n * words, sizeof *over);
     d->unit[step] = mem_alloc(2 * n, sizeof *d->unit[step]);
     d->unit_of[step] = mem_alloc(n, sizeof *d->unit_of[step]);
-    if (!scratch || !d->unit[step] || !d->unit_of[step]) {
+    if (!scratch || !over || !d->unit[step] || !d->unit_of[step]) {
         free(scratch);
+        free(over);
         return err_set(e, ERR_NOMEM, "device: no memory for %zu ops", n);
     }
     make_units(d, step);
@@ -163,7 +237,9 @@ err_code eng_device_units_make(eng_device *d, eng_step_kind step, err *e)
     }
     path_lengths(d, step, scratch);
     assign_lanes(d, step, scratch, scratch + n);
+    find_waits(d, step, over, words);
     free(scratch);
+    free(over);
     for (int32_t i = 0; i < d->n_units[step]; i++) TRY(krn_event_open(false, &d->unit[step][i].done, e));
     return ERR_OK;
 }
@@ -215,21 +291,6 @@ static err_code launch_unit(const eng_device_run *r, const eng_device_unit *u, k
     return ERR_OK;
 }
 
-/* Makes u's lane wait for what u needs from other lanes. meeting: the unit before in which the ranks met; NULL: none. */
-static err_code follow(const eng_device_run *r, const eng_device_unit *u, const eng_device_unit *meeting, err *e)
-{
-    eng_device *d = r->d;
-    eng_step_kind step = r->program->step;
-    needs from = needs_of(d, step, u);
-    for (int32_t k = 0; k < from.n; k++) {
-        const eng_device_unit *f = &d->unit[step][from.unit[k]];
-        if (f->lane != u->lane) TRY(krn_event_follow(f->done, d->lane[u->lane], e));
-    }
-    if (meeting && meets(&r->program->op[u->op[0]]) && meeting->lane != u->lane)
-        TRY(krn_event_follow(meeting->done, d->lane[u->lane], e));
-    return ERR_OK;
-}
-
 /* The first of a draft's units that reads a window. The later ones need what it makes. -1: none, an insert's. */
 static int32_t first_reader(const eng_device *d, eng_step_kind step)
 {
@@ -247,7 +308,6 @@ static err_code put_graph(const eng_device_run *r, err *e)
 {
     eng_device *d = r->d;
     eng_step_kind step = r->program->step;
-    const eng_device_unit *meeting = NULL;
     int32_t reader = first_reader(d, step);
     TRY(krn_event_record(d->fork, d->lane[0], e));
     for (int l = 1; l < ENG_DEVICE_LANES; l++) TRY(krn_event_follow(d->fork, d->lane[l], e));
@@ -256,7 +316,7 @@ static err_code put_graph(const eng_device_run *r, err *e)
         const eng_device_unit *u = &d->unit[step][i];
         krn_stream lane = d->lane[u->lane];
         bool meet = meets(&r->program->op[u->op[0]]);
-        TRY(follow(r, u, meeting, e));
+        for (int32_t k = 0; k < u->n_waits; k++) TRY(krn_event_follow(d->unit[step][u->wait[k]].done, lane, e));
         if (i == reader) TRY(krn_event_follow_outside(d->written, lane, e));
         if (meet && d->comm) { /* beside the collective, so that it costs no time */
             krn_event reached = d->joined[ENG_DEVICE_LANES];
@@ -266,7 +326,6 @@ static err_code put_graph(const eng_device_run *r, err *e)
         }
         TRY(launch_unit(r, u, lane, e));
         TRY(krn_event_record(u->done, lane, e));
-        if (meet) meeting = u;
     }
     for (int l = 1; l < ENG_DEVICE_LANES; l++) {
         TRY(krn_event_record(d->joined[l], d->lane[l], e));

@@ -9,7 +9,7 @@
 #include "engine/markov_table.h"
 #include "kernels/argmax.h"
 
-enum { ENG_DEVICE_LANES = 4, ENG_DEVICE_BUCKETS = 5, ENG_DEVICE_UNIT_OPS = 4 };
+enum { ENG_DEVICE_LANES = 4, ENG_DEVICE_BUCKETS = 5, ENG_DEVICE_UNIT_OPS = 5 };
 /* A step's small inputs: positions of an insert's rows, or a draft's anchors and last positions; then slots. An insert's
  * rows follow at ENG_DEVICE_IN_BYTES, so that one copy brings all of it. */
 enum { ENG_DEVICE_IN_POS = 0, ENG_DEVICE_IN_ANCHOR = 0, ENG_DEVICE_IN_LAST = ENG_BATCH_MAX,
@@ -22,12 +22,13 @@ typedef struct eng_device_rank eng_device_rank;
 /* A fused launch for one rank: op[0], op[1], ... of a unit. */
 typedef err_code (*eng_device_fused_fn)(const eng_device_run *r, const eng_device_rank *k, const eng_op *const *op,
                                         krn_stream s, err *e);
-/* What a graph launches at once: an op, a chain of ops that one kernel runs to the same bits, or two sums over ranks. */
+/* What a graph launches at once: an op, some that a fused kernel runs to the same bits, or two sums over ranks. */
 typedef struct eng_device_unit {
-    int32_t n, op[ENG_DEVICE_UNIT_OPS]; /* indices, ascending; of a chain each takes the one before as its first input */
-    eng_device_fused_fn fn;             /* of a chain; else NULL */
+    int32_t n, op[ENG_DEVICE_UNIT_OPS]; /* indices, ascending */
+    eng_device_fused_fn fn;             /* of a fusion; else NULL */
     int32_t stand;                      /* the op of the program in whose place it runs */
     int32_t lane;
+    int32_t n_waits, wait[ENG_DEVICE_LANES]; /* units of other lanes that it waits for; at most one of each lane */
     krn_event done;
 } eng_device_unit;
 
@@ -108,10 +109,16 @@ typedef err_code (*eng_device_meet_fn)(const eng_device_run *r, const eng_op *op
 /* Exactly one of the two is set for every kind. */
 typedef struct eng_device_op { eng_device_fn one; eng_device_meet_fn all; } eng_device_op;
 eng_device_op eng_op_cuda(eng_kind kind);
-/* The fused kernels there are: a chain of kinds, and what runs it. Longer chains come before their beginnings. */
+/* The fused kernels there are: kinds of ops that hang together, and what runs them. Longer ones come before their
+ * beginnings. */
+enum { ENG_DEVICE_BESIDE = -1 };
 typedef struct eng_device_fusion {
     int32_t n;
     eng_kind kind[ENG_DEVICE_UNIT_OPS];
+    /* How op[i] hangs on those before it: the input by which it takes the first output of op[i - 1]; or BESIDE: it begins
+     * another branch, of op[0]'s stage, whose first input op[0] takes too, or the unit makes that makes op[0]'s. */
+    int32_t by[ENG_DEVICE_UNIT_OPS];
+    bool (*fits)(const eng_program *p, const eng_op *const *op); /* NULL: always */
     eng_device_fused_fn fn;
 } eng_device_fusion;
 extern const eng_device_fusion ENG_DEVICE_FUSIONS[];

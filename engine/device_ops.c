@@ -1,4 +1,4 @@
-/* The CUDA counterpart of exec_ops.c: one function per op kind, and per fused chain of ops, reads the values and weights
+/* The CUDA counterpart of exec_ops.c: one function per op kind, and per fusion of ops, reads the values and weights
  * and launches the kernel. No arithmetic lives here. Inputs are in the order of op->in. */
 #include "engine/device_exec.h"
 
@@ -12,6 +12,7 @@
 #include "kernels/embed.h"
 #include "kernels/exl3.h"
 #include "kernels/experts.h"
+#include "kernels/experts_kx.h"
 #include "kernels/fused.h"
 #include "kernels/gate.h"
 #include "kernels/markov.h"
@@ -92,11 +93,17 @@ static err_code op_act_qdq(run *r, rank *k, const eng_op *op, krn_stream s, err 
     return krn_act_qdq(in(r, k, op, 0), n, out(r, k, op, 0), n, rows(r), n, s, e);
 }
 
-/* in: x; out dtype decides whether the sum is rounded to bf16 */
+/* The out dtype decides whether sums are rounded to bf16. */
+static krn_out out_kind(run *r, const eng_op *op)
+{
+    return r->program->value[op->out[0]].dtype == FMT_DTYPE_F32 ? KRN_OUT_F32 : KRN_OUT_BF16;
+}
+
+/* in: x */
 static err_code op_linear(run *r, rank *k, const eng_op *op, krn_stream s, err *e)
 {
     const krn_weight *w = weight(k, op, 0);
-    krn_out kind = r->program->value[op->out[0]].dtype == FMT_DTYPE_F32 ? KRN_OUT_F32 : KRN_OUT_BF16;
+    const krn_out kind = out_kind(r, op);
     if (w->format == KRN_W_EXL3)
         return krn_exl3_linear(in(r, k, op, 0), w->k, rows(r), w, kind, out(r, k, op, 0), w->n, scratch(r, s), s, e);
     if (op->weight[0] == ENG_W_MAIN_PROJ) /* exec.c says why */
@@ -195,6 +202,10 @@ static err_code op_experts_up(run *r, rank *k, const eng_op *op, krn_stream s, e
     if (exl3)
         return krn_exl3_experts_up(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active, exl3, out(r, k, op, 0),
                                    out(r, k, op, 1), scratch(r, s), s, e);
+    const krn_kx_bank *kx = eng_device_experts_kx(k->weights, op->stage, false);
+    if (kx)
+        return krn_experts_kx_up(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active, kx, out(r, k, op, 0),
+                                 out(r, k, op, 1), s, e);
     return krn_experts_up(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active,
                           eng_device_experts(k->weights, op->stage, false), out(r, k, op, 0), out(r, k, op, 1), s, e);
 }
@@ -205,6 +216,10 @@ static err_code op_experts_down(run *r, rank *k, const eng_op *op, krn_stream s,
     if (exl3)
         return krn_exl3_experts_down(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active, exl3,
                                      out(r, k, op, 0), scratch(r, s), s, e);
+    const krn_kx_bank *kx = eng_device_experts_kx(k->weights, op->stage, true);
+    if (kx)
+        return krn_experts_kx_down(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active, kx, out(r, k, op, 0), s,
+                                   e);
     return krn_experts_down(in(r, k, op, 0), in(r, k, op, 1), rows(r), config(r)->n_active,
                             eng_device_experts(k->weights, op->stage, true), out(r, k, op, 0), s, e);
 }
@@ -315,7 +330,24 @@ static const eng_device_op CUDA[ENG_KIND_COUNT] = {
 
 eng_device_op eng_op_cuda(eng_kind kind) { return CUDA[kind]; }
 
-/* ---- fused chains ---- */
+/* ---- fusions ---- */
+
+/* Two products of the same x that krn_linear runs, of weights that are held alike. */
+static bool linears_fit(const eng_program *p, const eng_op *const *op)
+{
+    const eng_wid a = op[0]->weight[0], b = op[1]->weight[0];
+    return op[0]->in[0] == op[1]->in[0] && a != ENG_W_MAIN_PROJ && b != ENG_W_MAIN_PROJ &&
+           eng_wkind_of(a)->wclass == ENG_WC_FP8 && eng_wkind_of(b)->wclass == ENG_WC_FP8 && !eng_reps_exl3(&p->reps, a) &&
+           !eng_reps_exl3(&p->reps, b) && eng_reps_expand(&p->reps, a) == eng_reps_expand(&p->reps, b);
+}
+
+static err_code fused_linears(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+{
+    krn_linear_side side[2];
+    for (int i = 0; i < 2; i++)
+        side[i] = (krn_linear_side){ weight(k, op[i], 0), out_kind(r, op[i]), out(r, k, op[i], 0), weight(k, op[i], 0)->n };
+    return krn_linear_pair(in(r, k, op[0], 0), side[0].w->k, rows(r), side, s, e);
+}
 
 /* op: COLLAPSE, RMSNORM and perhaps ACT_QDQ */
 static err_code fused_collapse(run *r, rank *k, const eng_op *const *op, bool quantised, krn_stream s, err *e)
@@ -346,6 +378,18 @@ static err_code fused_norm_qdq(run *r, rank *k, const eng_op *const *op, krn_str
 {
     return krn_rmsnorm_qdq(in(r, k, op[0], 0), weight(k, op[0], 0)->data, rows(r), width(r, k, op[0]->in[0]),
                            (float)config(r)->norm_eps, out(r, k, op[0], 0), out(r, k, op[1], 0), s, e);
+}
+
+/* op: RMSNORM, ACT_QDQ of the query's latent; RMSNORM, ROPE, ACT_QDQ of the row of keys and values */
+static err_code fused_latents(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+{
+    const eng_config *c = config(r);
+    const krn_norm_side latent = { in(r, k, op[0], 0), weight(k, op[0], 0)->data, width(r, k, op[0]->in[0]),
+                                   out(r, k, op[0], 0), out(r, k, op[1], 0) };
+    const krn_norm_side kv = { in(r, k, op[2], 0), weight(k, op[2], 0)->data, c->head_dim, out(r, k, op[2], 0),
+                               out(r, k, op[4], 0) };
+    return krn_rmsnorm_pair_qdq(&latent, &kv, rows(r), c->rope_dim, in(r, k, op[3], 1), r->d->rope_freq,
+                                (float)c->norm_eps, out(r, k, op[3], 0), s, e);
 }
 
 /* op: ATTENTION, ROPE_INV, ACT_QDQ; rope: the op that rotates the queries, NULL: they are rotated. */
@@ -398,16 +442,63 @@ static err_code fused_combine_expand(run *r, rank *k, const eng_op *const *op, k
                               out(r, k, op[0], 0), out(r, k, op[1], 0), s, e);
 }
 
+/* op: ROUND or COMBINE_EXACT, EXPAND, then COLLAPSE, RMSNORM and perhaps ACT_QDQ of the next sub-block */
+static err_code round_expand_norm(run *r, rank *k, const eng_op *const *op, bool quantised, krn_stream s, err *e)
+{
+    const eng_config *c = config(r);
+    return krn_round_expand_norm(in(r, k, op[0], 0), in(r, k, op[1], 1), in(r, k, op[1], 2), in(r, k, op[1], 3),
+                                 in(r, k, op[2], 1), weight(k, op[3], 0)->data, rows(r), c->hc, c->dim, (float)c->norm_eps,
+                                 out(r, k, op[0], 0), out(r, k, op[1], 0), out(r, k, op[2], 0), out(r, k, op[3], 0),
+                                 quantised ? out(r, k, op[4], 0) : NULL, s, e);
+}
+static err_code fused_round_expand_norm_qdq(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+{
+    return round_expand_norm(r, k, op, true, s, e);
+}
+static err_code fused_round_expand_norm(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+{
+    return round_expand_norm(r, k, op, false, s, e);
+}
+
+static err_code combine_expand_norm(run *r, rank *k, const eng_op *const *op, bool quantised, krn_stream s, err *e)
+{
+    const eng_config *c = config(r);
+    return krn_combine_expand_norm(in(r, k, op[0], 0), in(r, k, op[0], 1), in(r, k, op[0], 2), in(r, k, op[1], 1),
+                                   in(r, k, op[1], 2), in(r, k, op[1], 3), in(r, k, op[2], 1), weight(k, op[3], 0)->data,
+                                   rows(r), c->n_active, c->hc, c->dim, (float)c->norm_eps, out(r, k, op[0], 0),
+                                   out(r, k, op[1], 0), out(r, k, op[2], 0), out(r, k, op[3], 0),
+                                   quantised ? out(r, k, op[4], 0) : NULL, s, e);
+}
+static err_code fused_combine_expand_norm_qdq(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+{
+    return combine_expand_norm(r, k, op, true, s, e);
+}
+static err_code fused_combine_expand_norm(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+{
+    return combine_expand_norm(r, k, op, false, s, e);
+}
+
 const eng_device_fusion ENG_DEVICE_FUSIONS[] = {
-    { 3, { ENG_OP_COLLAPSE, ENG_OP_RMSNORM, ENG_OP_ACT_QDQ }, fused_collapse_norm_qdq },
-    { 2, { ENG_OP_COLLAPSE, ENG_OP_RMSNORM }, fused_collapse_norm },
-    { 3, { ENG_OP_RMSNORM, ENG_OP_ROPE, ENG_OP_ACT_QDQ }, fused_norm_rope_qdq },
-    { 2, { ENG_OP_RMSNORM, ENG_OP_ACT_QDQ }, fused_norm_qdq },
-    { 4, { ENG_OP_ROPE, ENG_OP_ATTENTION, ENG_OP_ROPE_INV, ENG_OP_ACT_QDQ }, fused_rope_attention },
-    { 3, { ENG_OP_ATTENTION, ENG_OP_ROPE_INV, ENG_OP_ACT_QDQ }, fused_attention },
-    { 2, { ENG_OP_SWIGLU, ENG_OP_ACT_QDQ }, fused_swiglu_qdq },
-    { 2, { ENG_OP_GATE_SCORES, ENG_OP_TOPK }, fused_gate },
-    { 2, { ENG_OP_ROUND, ENG_OP_EXPAND }, fused_round_expand },
-    { 2, { ENG_OP_COMBINE_EXACT, ENG_OP_EXPAND }, fused_combine_expand },
+    { .n = 5, .kind = { ENG_OP_ROUND, ENG_OP_EXPAND, ENG_OP_COLLAPSE, ENG_OP_RMSNORM, ENG_OP_ACT_QDQ },
+      .fn = fused_round_expand_norm_qdq },
+    { .n = 4, .kind = { ENG_OP_ROUND, ENG_OP_EXPAND, ENG_OP_COLLAPSE, ENG_OP_RMSNORM }, .fn = fused_round_expand_norm },
+    { .n = 5, .kind = { ENG_OP_COMBINE_EXACT, ENG_OP_EXPAND, ENG_OP_COLLAPSE, ENG_OP_RMSNORM, ENG_OP_ACT_QDQ },
+      .fn = fused_combine_expand_norm_qdq },
+    { .n = 4, .kind = { ENG_OP_COMBINE_EXACT, ENG_OP_EXPAND, ENG_OP_COLLAPSE, ENG_OP_RMSNORM },
+      .fn = fused_combine_expand_norm },
+    { .n = 2, .kind = { ENG_OP_LINEAR, ENG_OP_LINEAR }, .by = { 0, ENG_DEVICE_BESIDE }, .fits = linears_fit,
+      .fn = fused_linears },
+    { .n = 3, .kind = { ENG_OP_COLLAPSE, ENG_OP_RMSNORM, ENG_OP_ACT_QDQ }, .fn = fused_collapse_norm_qdq },
+    { .n = 2, .kind = { ENG_OP_COLLAPSE, ENG_OP_RMSNORM }, .fn = fused_collapse_norm },
+    { .n = 5, .kind = { ENG_OP_RMSNORM, ENG_OP_ACT_QDQ, ENG_OP_RMSNORM, ENG_OP_ROPE, ENG_OP_ACT_QDQ },
+      .by = { 0, 0, ENG_DEVICE_BESIDE }, .fn = fused_latents },
+    { .n = 3, .kind = { ENG_OP_RMSNORM, ENG_OP_ROPE, ENG_OP_ACT_QDQ }, .fn = fused_norm_rope_qdq },
+    { .n = 2, .kind = { ENG_OP_RMSNORM, ENG_OP_ACT_QDQ }, .fn = fused_norm_qdq },
+    { .n = 4, .kind = { ENG_OP_ROPE, ENG_OP_ATTENTION, ENG_OP_ROPE_INV, ENG_OP_ACT_QDQ }, .fn = fused_rope_attention },
+    { .n = 3, .kind = { ENG_OP_ATTENTION, ENG_OP_ROPE_INV, ENG_OP_ACT_QDQ }, .fn = fused_attention },
+    { .n = 2, .kind = { ENG_OP_SWIGLU, ENG_OP_ACT_QDQ }, .fn = fused_swiglu_qdq },
+    { .n = 2, .kind = { ENG_OP_GATE_SCORES, ENG_OP_TOPK }, .fn = fused_gate },
+    { .n = 2, .kind = { ENG_OP_ROUND, ENG_OP_EXPAND }, .fn = fused_round_expand },
+    { .n = 2, .kind = { ENG_OP_COMBINE_EXACT, ENG_OP_EXPAND }, .fn = fused_combine_expand },
 };
 const size_t ENG_DEVICE_N_FUSIONS = COUNT_OF(ENG_DEVICE_FUSIONS);

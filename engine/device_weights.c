@@ -16,17 +16,20 @@ enum {
 };
 
 /* What is stored of a matrix: its codes as they are, its codes decoded to bf16, or its scales; of EXL3 the tiles, a row of
- * 8 of a block after the other, and the factors of inputs and outputs. */
-typedef enum content { CODES, DECODED, SCALES, TILES, SUH, SVH } content;
+ * 8 of a block after the other, and the factors of inputs and outputs. KX: an expert's w1 and w3, or w2, as one row of all
+ * codes and then all scales, which is gathered and copied so, and re-laid in its place. */
+typedef enum content { CODES, DECODED, SCALES, KX, TILES, SUH, SVH } content;
 
 typedef struct item {
     krn_weight from;       /* the rank's slice of the mapped tensor */
+    krn_weight below;      /* KX: that of w3, whose rows follow those of w1; n is 0 for w2 */
     eng_wid id;
     int32_t stage, expert;
     content content;
     int32_t n_rows;
-    uint64_t row_bytes;    /* on the device, where rows are dense */
+    uint64_t row_bytes;    /* on the device, where rows are dense; KX: as it is copied */
     uint64_t offset_bytes; /* in the allocation */
+    uint64_t bytes;        /* there */
 } item;
 
 /* The allocation, in order of addresses. */
@@ -43,6 +46,7 @@ struct eng_device_weights {
     krn_weight *view; /* by eng_weight_index */
     krn_expert_bank bank[ENG_STAGES_MAX][2];
     krn_exl3_bank exl3[ENG_STAGES_MAX][2]; /* tiles NULL: the experts are not EXL3 */
+    krn_kx_bank kx[ENG_STAGES_MAX][2];     /* blocks NULL: not of a kx arm */
 };
 
 /* What to lay out. */
@@ -50,6 +54,7 @@ typedef struct wanted {
     const eng_weights *w;
     int32_t rank, n_ranks;
     const eng_reps *reps;
+    bool kx;
 } wanted;
 
 /* ---- where everything goes ---- */
@@ -86,6 +91,12 @@ static uint64_t row_bytes_of(const krn_weight *w, content what)
 
 static void align(layout *l) { l->bytes = (l->bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
+static void put_end(layout *l, const item *it)
+{
+    l->bytes += it->bytes;
+    if (it->row_bytes > l->row_bytes_max) l->row_bytes_max = it->row_bytes;
+}
+
 /* Puts one item at the end. */
 static void add(layout *l, const wanted *q, eng_wid id, int32_t stage, int32_t expert, content what)
 {
@@ -98,8 +109,8 @@ static void add(layout *l, const wanted *q, eng_wid id, int32_t stage, int32_t e
     if (what == TILES) it->n_rows = outputs_of(&it->from) / FMT_EXL3_BLOCK * tile_rows_of(&it->from);
     if (what == SUH || what == SVH) it->n_rows = 1;
     it->row_bytes = row_bytes_of(&it->from, what);
-    l->bytes += (uint64_t)it->n_rows * it->row_bytes; /* config.c bounds the sizes: no overflow */
-    if (it->row_bytes > l->row_bytes_max) l->row_bytes_max = it->row_bytes;
+    it->bytes = (uint64_t)it->n_rows * it->row_bytes; /* config.c bounds the sizes: no overflow */
+    put_end(l, it);
 }
 
 /* One content of all experts of a stage, without gaps: w1 and w3 of the first, of the second, ... or w2. */
@@ -109,6 +120,26 @@ static void add_bank(layout *l, const wanted *q, int32_t stage, bool w2, content
     for (int32_t x = 0; x < eng_weights_config(q->w)->n_experts; x++) {
         add(l, q, w2 ? ENG_W_EXPERT_W2 : ENG_W_EXPERT_W1, stage, x, what);
         if (!w2) add(l, q, ENG_W_EXPERT_W3, stage, x, what);
+    }
+}
+
+static int32_t kx_rows(const item *it) { return it->from.n + it->below.n; }
+static uint64_t kx_code_bytes(const item *it) { return (uint64_t)kx_rows(it) * row_bytes_of(&it->from, CODES); }
+
+/* A stage's bank in the layout of kernels/experts_kx.h: an item an expert. Re-laid it is never smaller than what is copied,
+ * so that buffers can mirror the allocation, as for all else. */
+static void add_kx_bank(layout *l, const wanted *q, int32_t stage, bool w2)
+{
+    const eng_wid id = w2 ? ENG_W_EXPERT_W2 : ENG_W_EXPERT_W1;
+    align(l);
+    for (int32_t x = 0; x < eng_weights_config(q->w)->n_experts; x++) {
+        item *it = &l->item[l->n++];
+        *it = (item){ .from = slice_of(q, id, stage, x), .id = id, .stage = stage, .expert = x, .content = KX, .n_rows = 1,
+                      .offset_bytes = l->bytes };
+        if (!w2) it->below = slice_of(q, ENG_W_EXPERT_W3, stage, x);
+        it->row_bytes = kx_code_bytes(it) + (uint64_t)kx_rows(it) * row_bytes_of(&it->from, SCALES);
+        it->bytes = (uint64_t)krn_kx_bytes(kx_rows(it), it->from.k);
+        put_end(l, it);
     }
 }
 
@@ -136,7 +167,8 @@ static void lay_out(const wanted *q, layout *l)
         for (int w2 = 0; w2 < 2; w2++) {
             const bool exl3 = eng_reps_exl3(q->reps, ENG_W_EXPERT_W2);
             for (content what = TILES; what <= SVH && exl3; what++) add_bank(l, q, stage, w2, what);
-            if (exl3) continue;
+            if (q->kx) add_kx_bank(l, q, stage, w2);
+            if (exl3 || q->kx) continue;
             const bool expand = eng_reps_expand(q->reps, ENG_W_EXPERT_W2);
             add_bank(l, q, stage, w2, expand ? DECODED : CODES);
             if (!expand) add_bank(l, q, stage, w2, SCALES);
@@ -175,9 +207,15 @@ static void point(eng_device_weights *d, const item *it)
     const void *at = d->memory + it->offset_bytes;
     krn_wformat format = it->content == DECODED ? KRN_W_BF16 : it->from.format;
     eng_part part = eng_wkind_of(it->id)->part;
-    d->part_bytes[part] += (uint64_t)it->n_rows * it->row_bytes;
+    d->part_bytes[part] += it->bytes;
     if (it->content >= TILES) {
         point_exl3(d, it);
+        return;
+    }
+    if (it->content == KX) {
+        if (it->expert > 0) return;
+        d->kx[it->stage][it->id == ENG_W_EXPERT_W2] =
+            (krn_kx_bank){ .n_experts = d->config.n_experts, .n = kx_rows(it), .k = it->from.k, .blocks = at };
         return;
     }
     if (part == ENG_PART_EXPERTS) {
@@ -277,7 +315,26 @@ static void gather_tiles(const krn_weight *w, int32_t row, int32_t n, uint8_t *t
                r / per_block * w->exl3.block_bytes, (size_t)bytes);
 }
 
-/* Rows [row, row + n) of an item as the device holds them. */
+/* An expert's codes, then its scales. */
+static err_code gather_kx(const eng_config *c, const item *it, uint8_t *to, err *e)
+{
+    const uint64_t code_bytes = row_bytes_of(&it->from, CODES), scale_bytes = row_bytes_of(&it->from, SCALES);
+    item half[2] = { *it, *it };
+    uint8_t *scales = to + kx_code_bytes(it);
+    half[1].from = it->below;
+    half[1].id = ENG_W_EXPERT_W3;
+    for (int i = 0; i < 2 && half[i].from.n > 0; i++) {
+        const krn_weight *w = &half[i].from;
+        gather(w->data, w->row_bytes, w->n, code_bytes, to);
+        gather(w->scale, w->scale_row_bytes, w->n, scale_bytes, scales);
+        if (!scales_are_safe(w->format, scales, (uint64_t)w->n * scale_bytes)) TRY(refuse_inexact(c, &half[i], e));
+        to += (uint64_t)w->n * code_bytes;
+        scales += (uint64_t)w->n * scale_bytes;
+    }
+    return ERR_OK;
+}
+
+/* Rows [row, row + n) of an item as they go to the device. */
 static err_code fill_rows(const eng_config *c, const item *it, int32_t row, int32_t n, uint8_t *to, err *e)
 {
     const krn_weight *w = &it->from;
@@ -286,6 +343,7 @@ static err_code fill_rows(const eng_config *c, const item *it, int32_t row, int3
     case DECODED:
         if (krn_weight_decode_bf16(w, row, n, (bf16 *)to) != 0) return refuse_inexact(c, it, e);
         break;
+    case KX: return gather_kx(c, it, to, e);
     case TILES: gather_tiles(w, row, n, to); break;
     case SUH: memcpy(to, w->exl3.suh, (size_t)it->row_bytes); break;
     case SVH: memcpy(to, w->exl3.svh, (size_t)it->row_bytes); break;
@@ -305,12 +363,15 @@ static uint64_t offset_of(const layout *l, cursor at)
     return l->item[at.item].offset_bytes + (uint64_t)at.row * l->item[at.item].row_bytes;
 }
 
-/* Fills to with what follows at, whole rows as far as room goes, and moves at behind them. Gaps between items are zero. */
+/* Fills to with what follows at, whole rows as far as room goes, and moves at behind them; what is re-laid goes by itself.
+ * Gaps between items are zero. */
 static err_code fill(const eng_config *c, const layout *l, cursor *at, uint8_t *to, uint64_t room, uint64_t *used, err *e)
 {
     const uint64_t start = offset_of(l, *at);
+    const bool kx = l->item[at->item].content == KX;
     for (*used = 0; at->item < l->n; *at = (cursor){ at->item + 1, 0 }) {
         const item *it = &l->item[at->item];
+        if ((it->content == KX) != kx) break;
         uint64_t begin = offset_of(l, *at) - start, fit = begin < room ? (room - begin) / it->row_bytes : 0;
         int32_t left = it->n_rows - at->row, n = fit < (uint64_t)left ? (int32_t)fit : left;
         if (n > 0) {
@@ -326,8 +387,27 @@ static err_code fill(const eng_config *c, const layout *l, cursor *at, uint8_t *
 
 /* ---- loading ---- */
 
-/* A pinned buffer and the stream of its copies: waiting for the stream is waiting for the buffer. */
-typedef struct buffer { void *bytes; krn_stream stream; } buffer;
+/* A pinned buffer and the stream of its copies: waiting for the stream is waiting for the buffer. scratch: as large, on the
+ * device, where a kx arm's experts are re-laid from; else NULL. */
+typedef struct buffer { void *bytes, *scratch; krn_stream stream; } buffer;
+
+/* Copies items [first, end), which lie at `from` as from their places on, and re-lays them into these. */
+static err_code copy_kx(eng_device_weights *d, const layout *l, size_t first, size_t end, const uint8_t *from,
+                        uint64_t used, const buffer *b, err *e)
+{
+    const uint64_t start = l->item[first].offset_bytes;
+    uint8_t *scratch = (uint8_t *)b->scratch + start % ALIGN;
+    TRY(krn_copy(scratch, from, used, b->stream, e));
+    for (size_t i = first; i < end; i++) {
+        const item *it = &l->item[i];
+        const uint64_t codes = it->offset_bytes - start, scales = codes + kx_code_bytes(it), behind = codes + it->row_bytes;
+        krn_kx_bank *bank = &d->kx[it->stage][it->id == ENG_W_EXPERT_W2];
+        for (uint64_t s = scales; s < behind && !bank->large; s++) bank->large = from[s] > KRN_KX_SCALE_SMALL;
+        const krn_expert_bank plain = { KRN_W_FP4, 1, kx_rows(it), it->from.k, scratch + codes, scratch + scales };
+        TRY(krn_kx_lay(&plain, d->memory + it->offset_bytes, b->stream, e));
+    }
+    return ERR_OK;
+}
 
 static err_code copy_all(eng_device_weights *d, const layout *l, buffer *b, uint64_t room, progress *bar, err *e)
 {
@@ -335,19 +415,21 @@ static err_code copy_all(eng_device_weights *d, const layout *l, buffer *b, uint
     bool done;
     for (int i = 0; at.item < l->n; i = (i + 1) % BUFFERS) {
         /* At the same bytes past a multiple of ALIGN here and on the device, so that what is decoded is aligned too. */
+        const size_t first = at.item;
         uint64_t start = offset_of(l, at), used;
         uint8_t *from = (uint8_t *)b[i].bytes + start % ALIGN;
         TRY(krn_stream_wait(b[i].stream, 0, &done, e));
         TRY(fill(&d->config, l, &at, from, room, &used, e));
-        TRY(krn_copy(d->memory + start, from, used, b[i].stream, e));
-        progress_add(bar, used);
+        if (l->item[first].content == KX) TRY(copy_kx(d, l, first, at.item, from, used, &b[i], e));
+        else TRY(krn_copy(d->memory + start, from, used, b[i].stream, e));
+        progress_add(bar, (at.item < l->n ? offset_of(l, at) : l->bytes) - start); /* with gaps: a kx arm has many */
     }
     return ERR_OK;
 }
 
-static err_code load(eng_device_weights *d, const layout *l, bool quiet, err *e)
+static err_code load(eng_device_weights *d, const layout *l, bool kx, bool quiet, err *e)
 {
-    buffer b[BUFFERS] = { { NULL, NULL } };
+    buffer b[BUFFERS] = { { NULL, NULL, NULL } };
     progress bar;
     err_code rc = ERR_OK;
     /* A small checkpoint takes several rounds as well, and pins no more than it needs. */
@@ -356,6 +438,7 @@ static err_code load(eng_device_weights *d, const layout *l, bool quiet, err *e)
     for (int i = 0; i < BUFFERS && rc == ERR_OK; i++) {
         rc = krn_pinned_alloc(room + ALIGN, &b[i].bytes, e);
         if (rc == ERR_OK) rc = krn_stream_open(&b[i].stream, e);
+        if (rc == ERR_OK && kx) rc = krn_device_alloc(room + ALIGN, &b[i].scratch, e);
     }
     progress_begin(&bar, "loading weights", l->bytes, quiet);
     if (rc == ERR_OK) rc = copy_all(d, l, b, room, &bar, e);
@@ -364,17 +447,18 @@ static err_code load(eng_device_weights *d, const layout *l, bool quiet, err *e)
         err_code waited = b[i].stream ? krn_stream_wait(b[i].stream, 0, &done, rc == ERR_OK ? e : NULL) : ERR_OK;
         if (rc == ERR_OK) rc = waited;
         krn_stream_close(b[i].stream);
+        krn_device_free(b[i].scratch);
         krn_pinned_free(b[i].bytes);
     }
     progress_end(&bar);
     return rc;
 }
 
-err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, const eng_reps *reps, bool quiet,
-                                 eng_device_weights **out, err *e)
+err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_ranks, const eng_reps *reps, bool kx,
+                                 bool quiet, eng_device_weights **out, err *e)
 {
     const eng_config *c = eng_weights_config(w);
-    const wanted q = { w, rank, n_ranks, reps };
+    const wanted q = { w, rank, n_ranks, reps, kx };
     layout l = { 0 };
     void *memory = NULL;
     err_code rc;
@@ -382,7 +466,7 @@ err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_r
     TRY(eng_cut_check(c, n_ranks, e));
     TRY(eng_weights_need(w, reps, e));
     TRY(check_banks(&q, e));
-    CHECK(rank >= 0 && rank < n_ranks);
+    CHECK(rank >= 0 && rank < n_ranks && (!kx || reps->experts == ENG_REP_FP4));
     size_t n = eng_weight_count(c);
     eng_device_weights *d = mem_alloc(1, sizeof *d);
     if (d) d->view = mem_alloc(n, sizeof *d->view);
@@ -399,7 +483,7 @@ err_code eng_device_weights_open(const eng_weights *w, int32_t rank, int32_t n_r
     }
     d->memory = memory;
     for (size_t i = 0; i < l.n; i++) point(d, &l.item[i]);
-    if ((rc = load(d, &l, quiet, e)) != ERR_OK) goto out;
+    if ((rc = load(d, &l, kx, quiet, e)) != ERR_OK) goto out;
     *out = d;
     d = NULL;
 out:
@@ -432,6 +516,12 @@ const krn_exl3_bank *eng_device_experts_exl3(const eng_device_weights *d, int32_
 {
     CHECK(stage >= 0 && stage < d->config.n_stages);
     return d->exl3[stage][w2].tiles ? &d->exl3[stage][w2] : NULL;
+}
+
+const krn_kx_bank *eng_device_experts_kx(const eng_device_weights *d, int32_t stage, bool w2)
+{
+    CHECK(stage >= 0 && stage < d->config.n_stages);
+    return d->kx[stage][w2].blocks ? &d->kx[stage][w2] : NULL;
 }
 
 uint64_t eng_device_weights_bytes(const eng_device_weights *d, eng_part part)

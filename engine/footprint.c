@@ -3,6 +3,7 @@
 #include "engine/markov_table.h"
 #include "formats/exl3.h"
 #include "formats/number.h"
+#include "kernels/experts_kx.h"
 
 #include <stdlib.h>
 
@@ -39,8 +40,17 @@ static uint64_t dense_bytes(const eng_arm *arm, eng_wid wid, const held *h)
     return arm->dense == ENG_REP_FP8 ? fp8_bytes(n, k) : bf16_bytes(n, k);
 }
 
-static uint64_t expert_bytes(const eng_arm *arm, const held *h)
+/* In the layout of kernels/experts_kx.h w1 and w3 are one matrix, counted with w1. */
+static uint64_t kx_bytes(eng_wid wid, const held *h)
 {
+    const int32_t n = (int32_t)h->n, k = (int32_t)h->k;
+    if (wid == ENG_W_EXPERT_W3) return 0;
+    return (uint64_t)krn_kx_bytes(wid == ENG_W_EXPERT_W1 ? 2 * n : n, k);
+}
+
+static uint64_t expert_bytes(const eng_arm *arm, eng_wid wid, const held *h)
+{
+    if (arm->kx) return kx_bytes(wid, h);
     if (arm->experts == ENG_REP_EXL3) return exl3_bytes(h->block_n, h->block_k, EXL3_EXPERT_BITS);
     return arm->experts == ENG_REP_FP4 ? fp4_bytes(h->n, h->k) : bf16_bytes(h->n, h->k);
 }
@@ -58,7 +68,7 @@ static void add_weight(const eng_arm *arm, bool head_exl3, eng_wid wid, const he
     const eng_wkind *kind = eng_wkind_of(wid);
     switch (kind->part) {
     case ENG_PART_EXPERTS:
-        out->bytes[ENG_FOOT_EXPERTS] += expert_bytes(arm, h);
+        out->bytes[ENG_FOOT_EXPERTS] += expert_bytes(arm, wid, h);
         return;
     case ENG_PART_DENSE:
         out->bytes[ENG_FOOT_DENSE] += dense_bytes(arm, wid, h);

@@ -10,6 +10,7 @@
 #include "kernels/attention.h"
 
 #include "kernels/fused.h"
+#include "kernels/launch.cuh"
 #include "kernels/qdq.cuh"
 #include "kernels/rope.h"
 #include "kernels/rope.cuh"
@@ -314,6 +315,7 @@ __global__ static void __launch_bounds__(THREADS) tensor_kernel(const call a, in
 {
     extern __shared__ __align__(128) bf16 key_rows[]; /* [chunk_keys, TENSOR_DIM], see group_at; then the turns */
     __shared__ __align__(16) chunk_state sh;
+    krn_begin();
     float2 *turns = (float2 *)(key_rows + chunk_keys * TENSOR_DIM);
     const int warp = threadIdx.x / KRN_WARP, lane = threadIdx.x % KRN_WARP, quarter = warp % QUARTERS;
     const int32_t head = blockIdx.x, entry = blockIdx.y, first_query = blockIdx.z * QUERIES;
@@ -373,6 +375,7 @@ __global__ static void __launch_bounds__(PLAIN_THREADS) plain_kernel(const call 
     extern __shared__ float2 plain_turns[]; /* [n_pairs] */
     __shared__ __align__(16) bf16 result[KRN_ATTENTION_HEAD_DIM_MAX];
     __shared__ float s[KRN_ATTENTION_KEYS], p[KRN_ATTENTION_KEYS], c, l;
+    krn_begin();
     const int warp = threadIdx.x / KRN_WARP, lane = threadIdx.x % KRN_WARP;
     const int32_t head = blockIdx.x, entry = blockIdx.z;
     const int64_t row = (int64_t)entry * a.n_block + blockIdx.y, own = (row * a.heads + head) * a.head_dim;
@@ -443,7 +446,8 @@ static err_code tensor_launch(const char *op, const call *a, dim3 grid, krn_stre
                                   shared_max - (int)sizeof(chunk_state));
     if (rc != cudaSuccess || chunk_keys < TILE)
         return err_set(e, ERR_DEVICE, "%s: %d bytes of shared memory a block: %s", op, shared_max, cudaGetErrorString(rc));
-    tensor_kernel<ROTATED><<<grid, THREADS, (size_t)(chunk_keys * KEY_BYTES + turn_bytes), stream>>>(*a, chunk_keys);
+    krn_launch(tensor_kernel<ROTATED>, grid, THREADS, (size_t)(chunk_keys * KEY_BYTES + turn_bytes), stream, *a,
+               chunk_keys);
     return krn_launched(op, e);
 }
 
@@ -460,8 +464,8 @@ static err_code attend(const char *op, const call *a, int32_t batch, krn_stream 
     if (tensor_fits(a))
         return tensor_launch<ROTATED>(op, a, dim3(heads, (unsigned)batch, (unsigned)krn_blocks(n_block, QUERIES)), stream,
                                       e);
-    plain_kernel<ROTATED><<<dim3(heads, n_block, (unsigned)batch), PLAIN_THREADS, (size_t)a->n_pairs * sizeof(float2),
-                            stream>>>(*a);
+    krn_launch(plain_kernel<ROTATED>, dim3(heads, n_block, (unsigned)batch), PLAIN_THREADS,
+               (size_t)a->n_pairs * sizeof(float2), stream, *a);
     return krn_launched(op, e);
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/combine.h"
 
 #include "kernels/combine.cuh"
+#include "kernels/launch.cuh"
 
 #include <limits.h>
 
@@ -17,6 +18,7 @@ __global__ static void combine_kernel(const float *slot, const int32_t *ids, con
 {
     constexpr bool exact = sizeof(out) == sizeof(bf16);
     extern __shared__ int32_t order[]; /* [k] */
+    krn_begin();
     krn_combine_order(ids + (int64_t)blockIdx.x * k, k, order);
     __syncthreads();
     int32_t column = blockIdx.y * THREADS + threadIdx.x;
@@ -35,8 +37,8 @@ static err_code combine(const char *op, const float *slot, const int32_t *ids, c
     if (rows < 0 || k < 1 || k > KRN_COMBINE_MAX || dim < 0 || column_blocks > COLUMN_BLOCKS_MAX)
         return err_set(e, ERR_ARG, "%s: rows=%d k=%d dim=%d", op, rows, k, dim);
     if (rows == 0 || dim == 0) return ERR_OK;
-    combine_kernel<<<dim3((unsigned)rows, (unsigned)column_blocks), THREADS, (unsigned)k * sizeof(int32_t), stream>>>(
-        slot, ids, shared, y, k, dim);
+    krn_launch(combine_kernel<out>, dim3((unsigned)rows, (unsigned)column_blocks), THREADS, (unsigned)k * sizeof(int32_t),
+               stream, slot, ids, shared, y, k, dim);
     return krn_launched(op, e);
 }
 
@@ -56,18 +58,21 @@ extern "C" err_code krn_combine_fused(const float *slot, const int32_t *ids, con
 
 __global__ static void round_kernel(const float *x, bf16 *y, int64_t n)
 {
+    krn_begin();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) y[i] = krn_bf16_of(x[i]);
 }
 
 __global__ static void round_f32_kernel(const float *x, float *y, int64_t n)
 {
+    krn_begin();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) y[i] = krn_bf16_rounded(x[i]);
 }
 
 __global__ static void add_kernel(const float *a, const float *b, float *y, int64_t n)
 {
+    krn_begin();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) y[i] = __fadd_rn(a[i], b[i]);
 }
@@ -82,7 +87,7 @@ extern "C" err_code krn_round_bf16(const float *x, bf16 *y, int64_t n, krn_strea
 {
     TRY(check_count("round_bf16", n, e));
     if (n == 0) return ERR_OK;
-    round_kernel<<<(unsigned)krn_blocks(n, THREADS), THREADS, 0, stream>>>(x, y, n);
+    krn_launch(round_kernel, (unsigned)krn_blocks(n, THREADS), THREADS, 0, stream, x, y, n);
     return krn_launched("round_bf16", e);
 }
 
@@ -90,7 +95,7 @@ extern "C" err_code krn_round_bf16_f32(const float *x, float *y, int64_t n, krn_
 {
     TRY(check_count("round_bf16_f32", n, e));
     if (n == 0) return ERR_OK;
-    round_f32_kernel<<<(unsigned)krn_blocks(n, THREADS), THREADS, 0, stream>>>(x, y, n);
+    krn_launch(round_f32_kernel, (unsigned)krn_blocks(n, THREADS), THREADS, 0, stream, x, y, n);
     return krn_launched("round_bf16_f32", e);
 }
 
@@ -98,6 +103,6 @@ extern "C" err_code krn_add_f32(const float *a, const float *b, float *y, int64_
 {
     TRY(check_count("add_f32", n, e));
     if (n == 0) return ERR_OK;
-    add_kernel<<<(unsigned)krn_blocks(n, THREADS), THREADS, 0, stream>>>(a, b, y, n);
+    krn_launch(add_kernel, (unsigned)krn_blocks(n, THREADS), THREADS, 0, stream, a, b, y, n);
     return krn_launched("add_f32", e);
 }

@@ -2,6 +2,7 @@
 #include "kernels/confidence.h"
 
 #include "kernels/bits.cuh"
+#include "kernels/launch.cuh"
 
 enum { THREADS = 1024, WARPS = THREADS / KRN_WARP, CHUNK = 8 /* elements of a 16-byte load */ };
 
@@ -18,6 +19,7 @@ template <bool WIDE>
 __global__ static void confidence_kernel(const confidence_args a)
 {
     __shared__ float shared[WARPS];
+    krn_begin();
     int32_t b = blockIdx.x / a.n_out, i = blockIdx.x % a.n_out, joined = a.dim + a.markov_rank;
     int32_t id = i == 0 ? a.anchor[b] : a.drafts[b * a.n_out + i - 1];
     const bf16 *hidden = a.hidden + ((int64_t)b * a.block + i) * a.dim;
@@ -51,7 +53,7 @@ extern "C" err_code krn_confidence(const bf16 *hidden, int32_t dim, const bf16 *
     const confidence_args a = { hidden, embed, w, dim, markov_rank, anchor, drafts, block, n_out, y };
     bool wide = krn_aligned(hidden, (int64_t)dim * (int64_t)sizeof(bf16)) &&
                 krn_aligned(embed, (int64_t)markov_rank * (int64_t)sizeof(bf16)) && krn_aligned(w);
-    if (wide) confidence_kernel<true><<<(unsigned)batch * (unsigned)n_out, THREADS, 0, stream>>>(a);
-    else confidence_kernel<false><<<(unsigned)batch * (unsigned)n_out, THREADS, 0, stream>>>(a);
+    if (wide) krn_launch(confidence_kernel<true>, (unsigned)batch * (unsigned)n_out, THREADS, 0, stream, a);
+    else krn_launch(confidence_kernel<false>, (unsigned)batch * (unsigned)n_out, THREADS, 0, stream, a);
     return krn_launched("confidence", e);
 }

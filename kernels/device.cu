@@ -1,5 +1,7 @@
 #include "kernels/device.h"
 
+#include "kernels/launch.cuh"
+
 #include <cuda_runtime.h>
 #include <new>
 #include <stdio.h>
@@ -214,13 +216,14 @@ extern "C" err_code krn_event_elapsed_us(krn_event from, krn_event to, double *u
 
 __global__ static void mark_kernel(volatile int32_t *pinned, int32_t value)
 {
+    krn_begin();
     *pinned = value;
     __threadfence_system();
 }
 
 extern "C" err_code krn_mark(int32_t *pinned, int32_t value, krn_stream s, err *e)
 {
-    mark_kernel<<<1, 1, 0, s>>>(pinned, value);
+    krn_launch(mark_kernel, 1, 1, 0, s, pinned, value);
     return krn_launched("mark", e);
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/embed.h"
 
 #include "kernels/bits.cuh"
+#include "kernels/launch.cuh"
 
 #include <limits.h>
 
@@ -9,6 +10,7 @@ enum { THREADS = 128, COLUMN_BLOCKS_MAX = 65535 };
 __global__ static void block_ids_kernel(const int32_t *anchor, const int32_t *last, int64_t n, int32_t block,
                                         int32_t noise_id, int32_t *ids, int32_t *pos)
 {
+    krn_begin();
     int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (t >= n) return;
     int32_t i = (int32_t)(t % block);
@@ -20,6 +22,7 @@ __global__ static void block_ids_kernel(const int32_t *anchor, const int32_t *la
 __global__ static void embed_kernel(const int32_t *ids, const bf16 *table, int32_t vocab, int32_t dim, int32_t hc, bf16 *x,
                                     bool aligned)
 {
+    krn_begin();
     int64_t column = 8 * ((int64_t)blockIdx.y * THREADS + threadIdx.x), left = dim - column;
     if (left <= 0) return;
     const int32_t id = ids[blockIdx.x];
@@ -32,6 +35,7 @@ __global__ static void embed_kernel(const int32_t *ids, const bf16 *table, int32
 
 __global__ static void first_pre_kernel(float *pre, int64_t n, int32_t hc)
 {
+    krn_begin();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) pre[i] = i % hc == 0 ? 1.0f : 0.0f;
 }
@@ -43,7 +47,7 @@ extern "C" err_code krn_block_ids(const int32_t *anchor, const int32_t *last, in
     if (batch < 0 || block < 1 || blocks > INT_MAX)
         return err_set(e, ERR_ARG, "block_ids: batch=%d block=%d", batch, block);
     if (n == 0) return ERR_OK;
-    block_ids_kernel<<<(unsigned)blocks, THREADS, 0, stream>>>(anchor, last, n, block, noise_id, ids, pos);
+    krn_launch(block_ids_kernel, (unsigned)blocks, THREADS, 0, stream, anchor, last, n, block, noise_id, ids, pos);
     return krn_launched("block_ids", e);
 }
 
@@ -56,7 +60,7 @@ extern "C" err_code krn_embed(const int32_t *ids, int32_t rows, const bf16 *tabl
     if (rows == 0) return ERR_OK;
     bool aligned = krn_aligned(table, 2 * (int64_t)dim) && krn_aligned(x);
     dim3 grid((unsigned)rows, (unsigned)column_blocks);
-    embed_kernel<<<grid, THREADS, 0, stream>>>(ids, table, vocab, dim, hc, x, aligned);
+    krn_launch(embed_kernel, grid, THREADS, 0, stream, ids, table, vocab, dim, hc, x, aligned);
     return krn_launched("embed", e);
 }
 
@@ -65,6 +69,6 @@ extern "C" err_code krn_first_pre(float *pre, int32_t rows, int32_t hc, krn_stre
     int64_t n = (int64_t)rows * hc, blocks = krn_blocks(n, THREADS);
     if (rows < 0 || hc < 1 || blocks > INT_MAX) return err_set(e, ERR_ARG, "first_pre: rows=%d hc=%d", rows, hc);
     if (n == 0) return ERR_OK;
-    first_pre_kernel<<<(unsigned)blocks, THREADS, 0, stream>>>(pre, n, hc);
+    krn_launch(first_pre_kernel, (unsigned)blocks, THREADS, 0, stream, pre, n, hc);
     return krn_launched("first_pre", e);
 }

@@ -83,6 +83,8 @@ __device__ __forceinline__ static void load4(const uint16_t *p, int32_t first, i
 __global__ static void __launch_bounds__(INPUT_WARPS_MAX *KRN_WARP) input_kernel(const input_job j)
 {
     __shared__ uint32_t largest;
+    krn_wait_for_previous();
+    krn_let_next_begin(); /* not before: it reads ids, which are there now */
     const int32_t row = blockIdx.x, pick = row / j.matrices, lane = threadIdx.x % KRN_WARP;
     const int32_t warp = threadIdx.x / KRN_WARP, n_warps = blockDim.x / KRN_WARP;
     const int32_t id = j.ids ? j.ids[pick] : 0;
@@ -92,7 +94,6 @@ __global__ static void __launch_bounds__(INPUT_WARPS_MAX *KRN_WARP) input_kernel
     float z[ROUNDS_MAX][4];
     uint32_t most = 0;
     if (threadIdx.x == 0) largest = 0;
-    exl3_let_next_begin();
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < ROUNDS_MAX; i++) {
@@ -147,9 +148,10 @@ struct output_job {
 /* A warp a pick's block. */
 __global__ static void __launch_bounds__(OUTPUT_WARPS *KRN_WARP) output_kernel(const output_job j)
 {
+    krn_let_next_begin();
     const int64_t unit = (int64_t)blockIdx.x * OUTPUT_WARPS + threadIdx.x / KRN_WARP;
     const int32_t pick = (int32_t)(unit / j.n_blocks), block = (int32_t)(unit % j.n_blocks), lane = threadIdx.x % KRN_WARP;
-    exl3_wait_for_previous();
+    krn_wait_for_previous();
     if (pick >= j.n_picks) return;
     const int32_t id = j.ids ? j.ids[pick] : 0;
     if (id < 0 || id >= j.n_experts) return;
@@ -289,11 +291,11 @@ static err_code product(const char *op, int32_t bits, int32_t codebook, input_jo
 
     const int32_t rounds = (int32_t)krn_blocks(in.n_blocks, INPUT_WARPS_MAX);
     const int32_t warps = (int32_t)krn_blocks(in.n_blocks, rounds);
-    input_kernel<<<(unsigned)rows_a, warps * KRN_WARP, 0, s>>>(in);
+    krn_launch(input_kernel, (unsigned)rows_a, warps * KRN_WARP, 0, s, in);
     TRY(krn_launched(op, e));
     TRY(KERNELS[codebook]->sums(j, bits, card, s, e));
     const int64_t units = (int64_t)j.n_picks * j.n_blocks;
-    exl3_launch_early(output_kernel, out, krn_blocks(units, OUTPUT_WARPS), OUTPUT_WARPS * KRN_WARP, 0, card, s);
+    krn_launch(output_kernel, (unsigned)krn_blocks(units, OUTPUT_WARPS), OUTPUT_WARPS * KRN_WARP, 0, s, out);
     return krn_launched(op, e);
 }
 

@@ -20,6 +20,7 @@
 
 #include "kernels/exl3.h"
 #include "kernels/exl3_decode.cuh"
+#include "kernels/launch.cuh"
 
 enum {
     EXL3_PICKS_MAX = KRN_EXL3_PICKS_MAX,
@@ -60,40 +61,6 @@ struct exl3_kernels {
     err_code (*tiles)(const exl3_job &j, int32_t bits, int32_t rows, fp16 *wq, krn_stream s, err *e);
 };
 extern const exl3_kernels exl3_3inst, exl3_mcg, exl3_mul1;
-
-/* ---- launches that overlap ---- */
-
-/* The second and third launch of a product begin while the one before still runs, where the card can (sm_90): they find out
- * what they have to do, and start on the weights, until they wait for what that one writes. */
-__device__ __forceinline__ void exl3_let_next_begin()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void exl3_wait_for_previous() /* is over, with all it waited for */
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-/* Refused launches are told by krn_launched. */
-template <typename JOB>
-static void exl3_launch_early(void (*kernel)(JOB), const JOB &j, int64_t blocks, int32_t threads, int32_t shared_bytes,
-                              exl3_card card, krn_stream s)
-{
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks);
-    config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = (size_t)shared_bytes;
-    config.stream = s;
-    config.attrs = &early;
-    config.numAttrs = card.large;
-    cudaLaunchKernelEx(&config, kernel, j);
-}
 
 /* ---- which rows, which expert ---- */
 
@@ -339,14 +306,14 @@ __global__ static void __launch_bounds__(EXL3_THREADS, 1) exl3_sums_kernel(const
 {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ exl3_routing route;
-    exl3_let_next_begin();
+    krn_let_next_begin();
     exl3_route(j, &route);
     uint8_t *ring = shared + threadIdx.x / KRN_WARP * exl3_ring_bytes(K);
     const exl3_lane<K> lane(threadIdx.x % KRN_WARP);
     const exl3_quad step(j, exl3_step());
     exl3_quad quad(j, exl3_start());
     exl3_stream<K> stream(j, route, quad, step, ring);
-    exl3_wait_for_previous();
+    krn_wait_for_previous();
     for (; quad.group < route.n_groups; quad.add(j, step)) {
         const exl3_group group = route.group[quad.group];
         const int16_t *list = route.pick + group.first;
@@ -389,7 +356,7 @@ template <int K, int CODEBOOK> static err_code exl3_sums_of(const exl3_job &j, e
         return err_set(e, ERR_DEVICE, "exl3: %d bytes of shared memory: %s", bytes, cudaGetErrorString(rc));
     const int64_t quads = (int64_t)j.n_picks * j.slices * j.n_blocks; /* at most: a group has a pick */
     const int64_t blocks = min((int64_t)card.n_sm, quads);
-    exl3_launch_early(exl3_sums_kernel<K, CODEBOOK>, j, blocks, EXL3_THREADS, bytes, card, s);
+    krn_launch(exl3_sums_kernel<K, CODEBOOK>, (unsigned)blocks, EXL3_THREADS, bytes, s, j);
     return krn_launched("exl3 sums", e);
 }
 template <int K, int CODEBOOK>

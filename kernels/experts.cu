@@ -1,6 +1,7 @@
 /* Routed experts: a block finds on the device which expert it works for, then multiplies only the rows that picked it. */
 #include "kernels/experts.h"
 
+#include "kernels/launch.cuh"
 #include "kernels/skinny.cuh"
 
 enum { ROWS_MAX = SKINNY_ROWS_MAX, SLICES_MAX = 8 };
@@ -159,6 +160,7 @@ __device__ __forceinline__ void run_product(const skinny_team &team, skinny_stre
 template <krn_wformat F, int MT, int MOST, bool DOWN>
 __global__ static void __launch_bounds__(skinny_threads(MT), 1) picks_kernel(const job j, const skinny_split split)
 {
+    krn_begin();
     if (MT > 1 && !SKINNY_LARGE) return; /* is not launched */
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ routing route;
@@ -206,6 +208,7 @@ __global__ static void __launch_bounds__(skinny_threads(1), 1) combine_kernel(co
     __shared__ routing route;
     __shared__ int16_t list[2][skinny_warps(1)][NT * SKINNY_N]; /* by turns: one is read while the next is written */
     __shared__ int32_t n_list[2][skinny_warps(1)];
+    krn_begin();
     const int32_t slices = split.slices, at_once = split.teams(1);
     const skinny_team team(shared, split, 1, NT);
     const int32_t mine = team.index, n0 = blockIdx.x * SKINNY_M, r = threadIdx.x % SKINNY_M, row = threadIdx.x / SKINNY_M;
@@ -270,7 +273,7 @@ static err_code launch(const char *op, K *kernel, int mt, const job &j, const sk
                        int32_t shared_bytes, krn_stream s, err *e)
 {
     TRY(skinny_prepare(op, kernel, shared_bytes, e));
-    kernel<<<(unsigned)blocks, skinny_threads(mt), shared_bytes, s>>>(j, split);
+    krn_launch(kernel, (unsigned)blocks, skinny_threads(mt), shared_bytes, s, j, split);
     return krn_launched(op, e);
 }
 

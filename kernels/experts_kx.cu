@@ -10,6 +10,7 @@
  * Which k an mma adds, and in which order they and the slices are added, is experts.cu's: the bits are the same. */
 #include "kernels/experts_kx.h"
 
+#include "kernels/launch.cuh"
 #include "kernels/skinny.cuh"
 
 enum {
@@ -252,6 +253,7 @@ __global__ static void __launch_bounds__(WARPS_MAX *KRN_WARP, 1)
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ routing route;
     __shared__ int16_t lists[WARPS_MAX][ROWS_MAX];
+    krn_begin();
     const int32_t warps = blockDim.x / KRN_WARP, warp = threadIdx.x / KRN_WARP, teams = warps >> split.log2_slices;
     const int32_t tiles = krn_kx_tiles(j.bank.n), inter = j.bank.n / 2;
     int16_t *list = lists[warp]; /* every warp its own: no barrier */
@@ -310,7 +312,7 @@ static err_code launch(const char *op, const job &j, krn_stream s, err *e)
     const int64_t blocks = min((int64_t)device.n_sm, krn_blocks(units, warps >> split.log2_slices));
     auto *kernel = j.bank.large ? kx_kernel<true> : kx_kernel<false>;
     TRY(skinny_prepare(op, kernel, shared_bytes, e));
-    kernel<<<(unsigned)blocks, (unsigned)warps * KRN_WARP, shared_bytes, s>>>(j, split, most);
+    krn_launch(kernel, (unsigned)blocks, (unsigned)warps * KRN_WARP, shared_bytes, s, j, split, most);
     return krn_launched(op, e);
 }
 

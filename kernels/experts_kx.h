@@ -2,6 +2,7 @@
  * a lane reads its operands of the tensor cores as whole 16 bytes and turns them into bf16 in a few instructions.
  *
  *   krn_kx_pack             one expert's matrix from the checkpoint's layout to this one, on the CPU
+ *   krn_kx_lay              every expert of a bank likewise, on the device: faster than they come there
  *   krn_experts_kx_up       as krn_experts_up
  *   krn_experts_kx_down     as krn_experts_down
  *
@@ -19,7 +20,9 @@
  *           after a shift by 0, 3 and 6; column 3 takes a multiplication
  * Shapes    as in kernels/experts.h; FP4 only
  * Values, Ids, Rounding, Order, Bound, NaN, Aliasing, Rows, Graph, Cost: as in kernels/experts.h
- * Match     bit-equal to krn_experts_up and krn_experts_down of the bank that was packed, on the same card */
+ * Match     bit-equal to krn_experts_up and krn_experts_down of the bank that was packed, on the same card; krn_kx_lay to
+ *           krn_kx_pack of each expert
+ * CPU       a layout is no arithmetic: what runs over this one there is krn_experts_up_ref of the checkpoint's */
 #ifndef KERNELS_EXPERTS_KX_H
 #define KERNELS_EXPERTS_KX_H
 
@@ -60,6 +63,15 @@ KRN_KX_INLINE int64_t krn_kx_bytes(int32_t n, int32_t k)
     return (int64_t)krn_kx_tiles(n) * krn_kx_steps(k) * KRN_KX_BLOCK_BYTES;
 }
 
+/* Eight codes, column i at bits 4i .. 4i + 3, as a word of the layout; both halves at once. */
+KRN_KX_INLINE uint32_t krn_kx_word(uint32_t codes)
+{
+    return (codes & 0x00080008) << 12 | (codes & 0x00070007) << 6    /* column 0: s to 15, h l m to 8 .. 6 */
+         | (codes & 0x00800080) << 5 | (codes & 0x00700070) >> 1     /* 1: to 12 and 5 .. 3 */
+         | (codes & 0x08000800) >> 2 | (codes & 0x07000700) >> 8     /* 2: to 9 and 2 .. 0 */
+         | (codes & 0xc000c000) >> 4 | (codes & 0x30003000) << 1;    /* 3: s and h to 11 and 10, l and m to 14 and 13 */
+}
+
 /* The bits of a word as four placed pairs: columns (0,4) (1,5) (2,6) (3,7), the first of each in the low half. The
  * multiplication moves column 3's bits to their places one by one; nothing that it adds meets. */
 KRN_KX_INLINE void krn_kx_place(uint32_t word, uint32_t pair[4])
@@ -76,6 +88,9 @@ KRN_KX_INLINE void krn_kx_place(uint32_t word, uint32_t pair[4])
 bool krn_kx_pack(const krn_weight *top, const krn_weight *bottom, uint8_t *out);
 /* Its inverse: codes [n, k/2] and scales [n, k/32], dense, as in krn_expert_bank. */
 void krn_kx_unpack(const uint8_t *packed, int32_t n, int32_t k, uint8_t *data, uint8_t *scale);
+/* blocks [from->n_experts, krn_kx_bytes(n, k)], 16-byte aligned as from->data is, is written whole; all are device memory
+ * and overlap nowhere. One launch. ERR_ARG for a bank that is not FP4 or not aligned. */
+MUST_USE err_code krn_kx_lay(const krn_expert_bank *from, uint8_t *blocks, krn_stream stream, err *e);
 
 MUST_USE err_code krn_experts_kx_up(const bf16 *x, const int32_t *ids, int32_t rows, int32_t picks, const krn_kx_bank *w13,
                                     bf16 *gate, bf16 *up, krn_stream stream, err *e);

@@ -6,15 +6,7 @@
 
 enum { LANES_G = 8, LANES_Q = 4, CHUNKS = 4, CHUNK_K = 32, CHUNK_BYTES = CHUNK_K / 2 /* of a row */ };
 
-/* Eight codes, column i at bits 4i .. 4i + 3, to a word of the layout; both halves at once. */
-static uint32_t word_of(uint32_t codes)
-{
-    return (codes & 0x00080008) << 12 | (codes & 0x00070007) << 6    /* column 0: s to 15, h l m to 8 .. 6 */
-         | (codes & 0x00800080) << 5 | (codes & 0x00700070) >> 1     /* 1: to 12 and 5 .. 3 */
-         | (codes & 0x08000800) >> 2 | (codes & 0x07000700) >> 8     /* 2: to 9 and 2 .. 0 */
-         | (codes & 0xc000c000) >> 4 | (codes & 0x30003000) << 1;    /* 3: s and h to 11 and 10, l and m to 14 and 13 */
-}
-
+/* The inverse of krn_kx_word. */
 static uint32_t codes_of(uint32_t word)
 {
     return (word >> 12 & 0x00080008) | (word >> 6 & 0x00070007)
@@ -41,7 +33,7 @@ static uint8_t pack_row(row_at from, int32_t row, int32_t step, int32_t k, uint8
     for (int32_t c = 0; c < CHUNKS && c < left; c++) {
         const uint8_t *codes = from.data + (int64_t)(first + c) * CHUNK_BYTES, scale = from.scale[first + c];
         uint8_t *lanes = block + c * KRN_KX_CHUNK_BYTES + LANES_Q * g * 16 + j * 4;
-        for (int32_t q = 0; q < LANES_Q; q++) put_u32(lanes + q * 16, word_of(get_u32(codes + q * 4)));
+        for (int32_t q = 0; q < LANES_Q; q++) put_u32(lanes + q * 16, krn_kx_word(get_u32(codes + q * 4)));
         block[KRN_KX_SCALES + g * 16 + c * 4 + j] = scale;
         if (scale > largest) largest = scale;
     }

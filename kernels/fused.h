@@ -36,6 +36,16 @@ MUST_USE err_code krn_rmsnorm_rope_qdq(const bf16 *x, const bf16 *w, int32_t row
                                        const int32_t *pos, const float *freq, float eps, bf16 *norm, bf16 *rotated,
                                        bf16 *q, krn_stream stream, err *e);
 
+/* krn_rmsnorm_qdq of latent and krn_rmsnorm_rope_qdq of kv, side by side: rows of two products of the same rows. */
+typedef struct krn_norm_side {
+    const bf16 *x, *w; /* [rows, dim], [dim] */
+    int32_t dim;
+    bf16 *norm, *q;    /* [rows, dim] */
+} krn_norm_side;
+MUST_USE err_code krn_rmsnorm_pair_qdq(const krn_norm_side *latent, const krn_norm_side *kv, int32_t rows,
+                                       int32_t rope_dim, const int32_t *pos, const float *freq, float eps, bf16 *rotated,
+                                       krn_stream stream, err *e);
+
 /* ---- attention.cu ---- */
 
 /* krn_rope of q, forward, to q_rotated (NULL: q is rotated already); krn_attention of that to attended; krn_rope of that,
@@ -63,6 +73,21 @@ MUST_USE err_code krn_swiglu_qdq(const bf16 *g, const bf16 *u, const float *rout
 MUST_USE err_code krn_gate_select(const float *logits, const float *bias, int32_t rows, int32_t n_experts, int32_t k,
                                   float route_scale, float *scores, int32_t *ids, float *weights, krn_stream stream,
                                   err *e);
+
+/* ---- fused_expand.cu ---- two launches where dim is above 8192 */
+
+/* krn_round_expand, then krn_collapse_rmsnorm_qdq of out by pre [rows, hc]: from one sub-block's sum to the next one's
+ * input. q may be NULL, as there. */
+MUST_USE err_code krn_round_expand_norm(const float *sum, const bf16 *x, const float *post, const float *comb,
+                                        const float *pre, const bf16 *w, int32_t rows, int32_t hc, int32_t dim, float eps,
+                                        bf16 *y, bf16 *out, bf16 *collapsed, bf16 *norm, bf16 *q, krn_stream stream,
+                                        err *e);
+
+/* krn_combine_expand, then the same. */
+MUST_USE err_code krn_combine_expand_norm(const float *slot, const int32_t *ids, const float *shared, const bf16 *x,
+                                          const float *post, const float *comb, const float *pre, const bf16 *w,
+                                          int32_t rows, int32_t k, int32_t hc, int32_t dim, float eps, bf16 *y, bf16 *out,
+                                          bf16 *collapsed, bf16 *norm, bf16 *q, krn_stream stream, err *e);
 
 /* krn_round_bf16 of sum [rows, dim] to y; krn_mhc_expand of that and x [rows, hc, dim] to out. */
 MUST_USE err_code krn_round_expand(const float *sum, const bf16 *x, const float *post, const float *comb, int32_t rows,

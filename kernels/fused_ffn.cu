@@ -4,6 +4,7 @@
 #include "kernels/combine.cuh"
 #include "kernels/gate.cuh"
 #include "kernels/gate.h"
+#include "kernels/launch.cuh"
 #include "kernels/mhc.cuh"
 #include "kernels/qdq.cuh"
 #include "kernels/swiglu.cuh"
@@ -15,6 +16,7 @@ enum { SWIGLU_THREADS = 256, SWIGLU_BLOCKS_MAX = 65535 };
 __global__ static void swiglu_kernel(const bf16 *g, const bf16 *u, const float *route_weight, float limit, bf16 *h, bf16 *q,
                                      int32_t cols)
 {
+    krn_begin();
     int32_t column = blockIdx.y * SWIGLU_THREADS + threadIdx.x;
     if (column >= cols) return; /* the whole warp */
     int64_t i = (int64_t)blockIdx.x * cols + column;
@@ -31,7 +33,7 @@ extern "C" err_code krn_swiglu_qdq(const bf16 *g, const bf16 *u, const float *ro
         return err_set(e, ERR_ARG, "swiglu_qdq: rows=%d cols=%d", rows, cols);
     if (rows == 0 || cols == 0) return ERR_OK;
     dim3 grid((unsigned)rows, (unsigned)column_blocks);
-    swiglu_kernel<<<grid, SWIGLU_THREADS, 0, stream>>>(g, u, route_weight, limit, h, q, cols);
+    krn_launch(swiglu_kernel, grid, SWIGLU_THREADS, 0, stream, g, u, route_weight, limit, h, q, cols);
     return krn_launched("swiglu_qdq", e);
 }
 
@@ -43,6 +45,7 @@ __global__ static void __launch_bounds__(KRN_WARP)
 {
     enum { AT_ONCE = 4 }; /* elements of a lane */
     extern __shared__ float row_scores[]; /* [n_experts], then the bias: every pick reads them again */
+    krn_begin();
     float *row_bias = row_scores + n_experts;
     const int64_t row = blockIdx.x;
     logits += row * n_experts; /* [n_experts] */
@@ -75,8 +78,8 @@ extern "C" err_code krn_gate_select(const float *logits, const float *bias, int3
         return err_set(e, ERR_ARG, "gate_select: rows=%d n_experts=%d k=%d (at most %d of %d)", rows, n_experts, k,
                        KRN_GATE_PICKS_MAX, KRN_GATE_SELECT_EXPERTS_MAX);
     if (rows == 0) return ERR_OK;
-    gate_kernel<<<(unsigned)rows, KRN_WARP, 2 * (unsigned)n_experts * sizeof(float), stream>>>(
-        logits, bias, n_experts, k, route_scale, scores, ids, weights);
+    krn_launch(gate_kernel, (unsigned)rows, KRN_WARP, 2 * (unsigned)n_experts * sizeof(float), stream, logits, bias,
+               n_experts, k, route_scale, scores, ids, weights);
     return krn_launched("gate_select", e);
 }
 
@@ -100,6 +103,7 @@ __global__ static void __launch_bounds__(KRN_MHC_COLUMN_THREADS)
     round_kernel(const float *sum, const bf16 *x, const float *post, const float *comb, int32_t dim, bf16 *y, bf16 *out,
                  bool aligned)
 {
+    krn_begin();
     const int64_t row = blockIdx.x;
     const int32_t d = krn_mhc_own_column();
     if (d >= dim) return;
@@ -116,6 +120,7 @@ __global__ static void __launch_bounds__(KRN_MHC_COLUMN_THREADS)
                    const float *comb, int32_t k, int32_t dim, bf16 *y, bf16 *out, bool aligned)
 {
     extern __shared__ int32_t order[]; /* [k] */
+    krn_begin();
     const int64_t row = blockIdx.x;
     const int32_t d = krn_mhc_own_column(); /* past the end: zeros are loaded */
     /* Before the wait for the order, so that only the slots are waited for after it. */
@@ -138,7 +143,7 @@ extern "C" err_code krn_round_expand(const float *sum, const bf16 *x, const floa
     const dim3 grid = krn_mhc_column_grid(rows, dim);
     bool aligned = krn_aligned(x, 2 * (int64_t)dim) && krn_aligned(sum) && krn_aligned(y) && krn_aligned(out);
 #define ROUND(HC) \
-    round_kernel<HC><<<grid, KRN_MHC_COLUMN_THREADS, 0, stream>>>(sum, x, post, comb, dim, y, out, aligned)
+    krn_launch(round_kernel<HC>, grid, KRN_MHC_COLUMN_THREADS, 0, stream, sum, x, post, comb, dim, y, out, aligned)
     KRN_MHC_FOR_COPIES(hc, ROUND)
 #undef ROUND
     return krn_launched("round_expand", e);
@@ -156,8 +161,8 @@ extern "C" err_code krn_combine_expand(const float *slot, const int32_t *ids, co
     bool aligned = krn_aligned(x, 2 * (int64_t)dim) && krn_aligned(slot) && krn_aligned(shared) && krn_aligned(y) &&
                    krn_aligned(out);
 #define COMBINE(HC)                                                                                                       \
-    combine_kernel<HC><<<grid, KRN_MHC_COLUMN_THREADS, order_bytes, stream>>>(slot, ids, shared, x, post, comb, k, dim, y, \
-                                                                              out, aligned)
+    krn_launch(combine_kernel<HC>, grid, KRN_MHC_COLUMN_THREADS, order_bytes, stream, slot, ids, shared, x, post, comb, k, \
+               dim, y, out, aligned)
     KRN_MHC_FOR_COPIES(hc, COMBINE)
 #undef COMBINE
     return krn_launched("combine_expand", e);

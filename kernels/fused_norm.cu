@@ -1,6 +1,7 @@
 /* Runs around RMSNorm: a block a row, eight elements of it a thread (rmsnorm.cuh); four threads share a QDQ group. */
 #include "kernels/fused.h"
 
+#include "kernels/launch.cuh"
 #include "kernels/mhc.cuh"
 #include "kernels/qdq.cuh"
 #include "kernels/rmsnorm.cuh"
@@ -15,14 +16,14 @@ __global__ static void __launch_bounds__(KRN_RMSNORM_THREADS_MAX)
 {
     const int64_t row = blockIdx.x;
     x += row * HC * dim; /* [HC, dim] */
-    float weight[HC];
-#pragma unroll
-    for (int j = 0; j < HC; j++) weight[j] = pre[row * HC + j];
     krn_rmsnorm_row(
         w, dim, eps, aligned,
         [&](int64_t i) {
-            float sum[KRN_MHC_COLUMNS];
-            krn_mhc_columns<HC>(x, dim, (int32_t)i, aligned).mix(weight, 1, sum);
+            float weight[HC], sum[KRN_MHC_COLUMNS];
+            const krn_mhc_columns<HC> columns(x, dim, (int32_t)i, aligned);
+#pragma unroll
+            for (int j = 0; j < HC; j++) weight[j] = pre[row * HC + j];
+            columns.mix(weight, 1, sum);
             return krn_pack8(sum);
         },
         [] {},
@@ -43,8 +44,8 @@ extern "C" err_code krn_collapse_rmsnorm_qdq(const bf16 *x, const float *pre, co
     bool aligned = krn_aligned(x, 2 * (int64_t)dim) && krn_aligned(w) && krn_aligned(collapsed) && krn_aligned(norm) &&
                    krn_aligned(q);
 #define COLLAPSE(HC)                                                                                                      \
-    collapse_kernel<HC><<<(unsigned)rows, krn_rmsnorm_threads(dim), 0, stream>>>(x, pre, w, dim, eps, collapsed, norm, q, \
-                                                                                 aligned)
+    krn_launch(collapse_kernel<HC>, (unsigned)rows, krn_rmsnorm_threads(dim), 0, stream, x, pre, w, dim, eps, collapsed,  \
+               norm, q, aligned)
     KRN_MHC_FOR_COPIES(hc, COLLAPSE)
 #undef COLLAPSE
     return krn_launched("collapse_rmsnorm_qdq", e);
@@ -52,61 +53,123 @@ extern "C" err_code krn_collapse_rmsnorm_qdq(const bf16 *x, const float *pre, co
 
 /* ---- rmsnorm, qdq ---- */
 
-__global__ static void __launch_bounds__(KRN_RMSNORM_THREADS_MAX)
-    norm_kernel(const bf16 *x, const bf16 *w, int32_t dim, float eps, bf16 *norm, bf16 *q, bool aligned)
+/* Row blockIdx.x. The block may have more threads than krn_rmsnorm_threads of the row: each thread then has one group at
+ * most, and those past the row's end add +0 to R1. */
+__device__ static void norm_row(const krn_norm_side &side, float eps, bool aligned)
 {
-    const int64_t start = (int64_t)blockIdx.x * dim;
+    const int64_t start = (int64_t)blockIdx.x * side.dim;
     krn_rmsnorm_row(
-        w, dim, eps, aligned, [&](int64_t i) { return krn_load8(x + start + i, dim - i, aligned); }, [] {},
+        side.w, side.dim, eps, aligned,
+        [&](int64_t i) { return krn_load8(side.x + start + i, side.dim - i, aligned); }, [] {},
         [&](int64_t i, uint4, uint4 y) {
-            krn_store8(norm + start + i, y, dim - i, aligned);
-            krn_store8(q + start + i, krn_qdq_quad(y), dim - i, aligned);
+            krn_store8(side.norm + start + i, y, side.dim - i, aligned);
+            krn_store8(side.q + start + i, krn_qdq_quad(y), side.dim - i, aligned);
         });
+}
+
+__global__ static void __launch_bounds__(KRN_RMSNORM_THREADS_MAX)
+    norm_kernel(const krn_norm_side side, float eps, bool aligned)
+{
+    norm_row(side, eps, aligned);
+}
+
+static err_code check_norm(const char *op, const krn_norm_side *side, int32_t rows, err *e)
+{
+    if (rows >= 0 && side->dim >= 1 && side->dim % FMT_QDQ_GROUP == 0) return ERR_OK;
+    return err_set(e, ERR_ARG, "%s: rows=%d dim=%d", op, rows, side->dim);
+}
+
+static bool side_aligned(const krn_norm_side *s)
+{
+    return krn_aligned(s->x) && krn_aligned(s->w) && krn_aligned(s->norm) && krn_aligned(s->q);
 }
 
 extern "C" err_code krn_rmsnorm_qdq(const bf16 *x, const bf16 *w, int32_t rows, int32_t dim, float eps, bf16 *norm, bf16 *q,
                                     krn_stream stream, err *e)
 {
-    if (rows < 0 || dim < 1 || dim % FMT_QDQ_GROUP) return err_set(e, ERR_ARG, "rmsnorm_qdq: rows=%d dim=%d", rows, dim);
+    const krn_norm_side side = { x, w, dim, norm, q };
+    TRY(check_norm("rmsnorm_qdq", &side, rows, e));
     if (rows == 0) return ERR_OK;
-    bool aligned = krn_aligned(x) && krn_aligned(w) && krn_aligned(norm) && krn_aligned(q);
-    norm_kernel<<<(unsigned)rows, krn_rmsnorm_threads(dim), 0, stream>>>(x, w, dim, eps, norm, q, aligned);
+    krn_launch(norm_kernel, (unsigned)rows, krn_rmsnorm_threads(dim), 0, stream, side, eps, side_aligned(&side));
     return krn_launched("rmsnorm_qdq", e);
 }
 
 /* ---- rmsnorm, rope, qdq ---- */
 
-__global__ static void __launch_bounds__(KRN_RMSNORM_THREADS_MAX)
-    rope_kernel(const bf16 *x, const bf16 *w, int32_t head_dim, int32_t n_pairs, const int32_t *pos, const float *freq,
-                float eps, bf16 *norm, bf16 *rotated, bf16 *q, bool aligned)
+struct rotation {
+    int32_t n_pairs;
+    const int32_t *pos;
+    const float *freq;
+    bf16 *rotated;
+};
+
+/* Row blockIdx.x, as norm_row. turns: shared memory, [n_pairs]. */
+__device__ static void rope_row(const krn_norm_side &side, const rotation &rope, float eps, float2 *turns, bool aligned)
 {
-    extern __shared__ float2 turns[]; /* [n_pairs] */
-    const int64_t start = (int64_t)blockIdx.x * head_dim;
-    const int32_t keep = head_dim - 2 * n_pairs; /* even: no pair lies in two groups */
+    const int64_t start = (int64_t)blockIdx.x * side.dim;
+    const int32_t keep = side.dim - 2 * rope.n_pairs; /* even: no pair lies in two groups */
     krn_rmsnorm_row(
-        w, head_dim, eps, aligned, [&](int64_t i) { return krn_load8(x + start + i, head_dim - i, aligned); },
+        side.w, side.dim, eps, aligned, [&](int64_t i) { return krn_load8(side.x + start + i, side.dim - i, aligned); },
         [&] {
-            for (int32_t i = threadIdx.x; i < n_pairs; i += blockDim.x)
-                turns[i] = krn_rope_turn(pos[blockIdx.x], freq[i], false);
+            for (int32_t i = threadIdx.x; i < rope.n_pairs; i += blockDim.x)
+                turns[i] = krn_rope_turn(rope.pos[blockIdx.x], rope.freq[i], false);
         },
         [&](int64_t i, uint4, uint4 y) {
-            const uint4 turned = krn_rope_group(y, turns, ((int32_t)i - keep) / 2, n_pairs);
-            krn_store8(norm + start + i, y, head_dim - i, aligned);
-            krn_store8(rotated + start + i, turned, head_dim - i, aligned);
-            krn_store8(q + start + i, krn_qdq_quad(turned), head_dim - i, aligned);
+            const uint4 turned = krn_rope_group(y, turns, ((int32_t)i - keep) / 2, rope.n_pairs);
+            krn_store8(side.norm + start + i, y, side.dim - i, aligned);
+            krn_store8(rope.rotated + start + i, turned, side.dim - i, aligned);
+            krn_store8(side.q + start + i, krn_qdq_quad(turned), side.dim - i, aligned);
         });
+}
+
+__global__ static void __launch_bounds__(KRN_RMSNORM_THREADS_MAX)
+    rope_kernel(const krn_norm_side side, const rotation rope, float eps, bool aligned)
+{
+    extern __shared__ float2 turns[];
+    rope_row(side, rope, eps, turns, aligned);
+}
+
+static err_code check_rope(const char *op, const krn_norm_side *side, int32_t rows, int32_t rope_dim, err *e)
+{
+    TRY(check_norm(op, side, rows, e));
+    if (rope_dim >= 2 && rope_dim % 2 == 0 && rope_dim <= side->dim && rope_dim <= KRN_ROPE_DIM_MAX) return ERR_OK;
+    return err_set(e, ERR_ARG, "%s: rows=%d head_dim=%d rope_dim=%d", op, rows, side->dim, rope_dim);
 }
 
 extern "C" err_code krn_rmsnorm_rope_qdq(const bf16 *x, const bf16 *w, int32_t rows, int32_t head_dim, int32_t rope_dim,
                                          const int32_t *pos, const float *freq, float eps, bf16 *norm, bf16 *rotated,
                                          bf16 *q, krn_stream stream, err *e)
 {
-    if (rows < 0 || head_dim < 1 || head_dim % FMT_QDQ_GROUP || rope_dim < 2 || rope_dim % 2 || rope_dim > head_dim ||
-        rope_dim > KRN_ROPE_DIM_MAX)
-        return err_set(e, ERR_ARG, "rmsnorm_rope_qdq: rows=%d head_dim=%d rope_dim=%d", rows, head_dim, rope_dim);
+    const krn_norm_side side = { x, w, head_dim, norm, q };
+    const rotation rope = { rope_dim / 2, pos, freq, rotated };
+    TRY(check_rope("rmsnorm_rope_qdq", &side, rows, rope_dim, e));
     if (rows == 0) return ERR_OK;
-    bool aligned = krn_aligned(x) && krn_aligned(w) && krn_aligned(norm) && krn_aligned(rotated) && krn_aligned(q);
-    rope_kernel<<<(unsigned)rows, krn_rmsnorm_threads(head_dim), (unsigned)rope_dim / 2 * sizeof(float2), stream>>>(
-        x, w, head_dim, rope_dim / 2, pos, freq, eps, norm, rotated, q, aligned);
+    krn_launch(rope_kernel, (unsigned)rows, krn_rmsnorm_threads(head_dim), (unsigned)rope_dim / 2 * sizeof(float2), stream,
+               side, rope, eps, side_aligned(&side) && krn_aligned(rotated));
     return krn_launched("rmsnorm_rope_qdq", e);
+}
+
+/* ---- both ---- */
+
+/* Grid: x: rows; y: latent, kv. */
+__global__ static void __launch_bounds__(KRN_RMSNORM_THREADS_MAX)
+    pair_kernel(const krn_norm_side latent, const krn_norm_side kv, const rotation rope, float eps, bool aligned)
+{
+    extern __shared__ float2 turns[];
+    if (blockIdx.y == 0) norm_row(latent, eps, aligned);
+    else rope_row(kv, rope, eps, turns, aligned);
+}
+
+extern "C" err_code krn_rmsnorm_pair_qdq(const krn_norm_side *latent, const krn_norm_side *kv, int32_t rows,
+                                         int32_t rope_dim, const int32_t *pos, const float *freq, float eps, bf16 *rotated,
+                                         krn_stream stream, err *e)
+{
+    const rotation rope = { rope_dim / 2, pos, freq, rotated };
+    TRY(check_norm("rmsnorm_pair_qdq", latent, rows, e));
+    TRY(check_rope("rmsnorm_pair_qdq", kv, rows, rope_dim, e));
+    if (rows == 0) return ERR_OK;
+    krn_launch(pair_kernel, dim3((unsigned)rows, 2), max(krn_rmsnorm_threads(latent->dim), krn_rmsnorm_threads(kv->dim)),
+               (unsigned)rope_dim / 2 * sizeof(float2), stream, *latent, *kv, rope, eps,
+               side_aligned(latent) && side_aligned(kv) && krn_aligned(rotated));
+    return krn_launched("rmsnorm_pair_qdq", e);
 }

@@ -47,6 +47,11 @@
  *           launches nothing. ERR_ARG for shapes outside the contract, ERR_DEVICE for a refused launch
  * Cost      the weight is read once for up to 24 rows of x; once more, mostly from L2, for every 24 after them
  *
+ * krn_linear_pair - two krn_linear of the same x, to the same bits.
+ *
+ * Graph     as krn_linear, but that it is two launches where the card cannot do both at once: they must both be for tensor
+ *           cores, FP8 or both BF16, of the same K, T at most 24, and of two tiles of 16 rows a team at most
+ *
  * krn_linear_f64 - krn_linear_ref in F64 on CUDA: exact products, a double sum, one rounding to f32. For main_proj: its
  * inputs have columns thousands of times larger than the rest (engine/exec.h).
  *
@@ -104,6 +109,15 @@ MUST_USE err_code krn_linear(const bf16 *x, int64_t ldx, int32_t T, const krn_we
                              krn_stream stream, err *e);
 MUST_USE err_code krn_linear_groups(const bf16 *x, int64_t ldx, int32_t T, const krn_weight *w, int32_t groups, krn_out out,
                                     void *y, int64_t ldy, krn_stream stream, err *e);
+/* One of the products of a pair: y [T, w->n], row stride ldy. */
+typedef struct krn_linear_side {
+    const krn_weight *w;
+    krn_out out;
+    void *y;
+    int64_t ldy;
+} krn_linear_side;
+MUST_USE err_code krn_linear_pair(const bf16 *x, int64_t ldx, int32_t T, const krn_linear_side side[2], krn_stream stream,
+                                  err *e);
 MUST_USE err_code krn_linear_f64(const bf16 *x, int64_t ldx, int32_t T, const krn_weight *w, krn_out out, void *y,
                                  int64_t ldy, krn_stream stream, err *e);
 

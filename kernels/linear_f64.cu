@@ -8,6 +8,7 @@
 #include "kernels/linear.h"
 
 #include "kernels/bits.cuh"
+#include "kernels/launch.cuh"
 
 enum {
     TILE_N = 16,      /* rows of w in an mma */
@@ -77,7 +78,7 @@ template <> struct codes<KRN_W_BF16> {
 
     __device__ __forceinline__ void load(const uint8_t *row, int32_t step, int32_t q)
     {
-        pairs = __ldg((const uint4 *)(row + 2 * (int64_t)(step * STEP_K + q * LANE_K)));
+        pairs = krn_load16(row + 2 * (int64_t)(step * STEP_K + q * LANE_K));
     }
     __device__ __forceinline__ double at(int i) const
     {
@@ -115,6 +116,7 @@ template <krn_wformat F> struct step {
 template <krn_wformat F> __global__ static void __launch_bounds__(THREADS, 1) linear_f64_kernel(const product p)
 {
     __shared__ double part[WARPS][TILE_N * TILE_T];
+    krn_begin();
     const int32_t warp = threadIdx.x / KRN_WARP, lane = threadIdx.x % KRN_WARP, g = lane / 4, q = lane % 4;
     const int32_t t0 = blockIdx.x * TILE_T, steps = p.w.k / STEP_K;
     const int32_t n0 = blockIdx.y * ROW_TILES * TILE_N - p.w.scale_row0 % TILE_N;
@@ -172,7 +174,7 @@ template <krn_wformat F> static err_code launch(const product &p, krn_stream s, 
     const int32_t rows = p.w.n + p.w.scale_row0 % TILE_N;
     const dim3 grid((unsigned)krn_blocks(p.rows, TILE_T), (unsigned)krn_blocks(rows, ROW_TILES * TILE_N));
     if (grid.y > 65535) return err_set(e, ERR_ARG, "linear_f64: n=%d is too much for one launch", p.w.n);
-    linear_f64_kernel<F><<<grid, THREADS, 0, s>>>(p);
+    krn_launch(linear_f64_kernel<F>, grid, THREADS, 0, s, p);
     return krn_launched("linear_f64", e);
 }
 

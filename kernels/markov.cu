@@ -5,6 +5,7 @@
  * With a table the tokens are chosen first: where it has the terms of all of them, the head is not read at all. */
 #include "kernels/markov.h"
 
+#include "kernels/launch.cuh"
 #include "kernels/skinny.cuh"
 
 enum {
@@ -207,8 +208,10 @@ __global__ static void __launch_bounds__(THREADS, 1) step_kernel(const step_args
         each_sum(row0, [&](int c, int r, int64_t b, int64_t v) { logit[c][r] = a.logits[(b * a.block + a.i) * a.n + v]; });
     };
 
+    krn_let_next_begin();
     if constexpr (has_table(V)) {
         bool all_ready = true;
+        krn_wait_for_previous();
         choose_tokens<BATCH, V>(a, token, ready);
         for (int b = 0; b < BATCH; b++) all_ready = all_ready && ready[b] >= 0;
         if (all_ready) {
@@ -223,8 +226,9 @@ __global__ static void __launch_bounds__(THREADS, 1) step_kernel(const step_args
         find_rows(row0);
 #pragma unroll
         for (int j = 0; j < STEPS; j++) load_step(j, 0);
-        load_logits(row0);
     }
+    if constexpr (!has_table(V)) krn_wait_for_previous();
+    if (more) load_logits(row0);
     if constexpr (!has_table(V)) choose_tokens<BATCH, V>(a, token, ready);
     stage_embeddings<BATCH, WIDE>(a, token, panels, staged);
 
@@ -271,8 +275,8 @@ __global__ static void __launch_bounds__(THREADS, 1) step_kernel(const step_args
 template <int BATCH, variant V> static void launch(const step_args &a, bool wide, krn_stream stream)
 {
     size_t shared_bytes = sizeof(uint4) * PANEL * BATCH * (size_t)panels_of(a.k);
-    if (wide) step_kernel<BATCH, true, V><<<KRN_MARKOV_PARTS, THREADS, shared_bytes, stream>>>(a);
-    else step_kernel<BATCH, false, V><<<KRN_MARKOV_PARTS, THREADS, shared_bytes, stream>>>(a);
+    if (wide) krn_launch(step_kernel<BATCH, true, V>, KRN_MARKOV_PARTS, THREADS, shared_bytes, stream, a);
+    else krn_launch(step_kernel<BATCH, false, V>, KRN_MARKOV_PARTS, THREADS, shared_bytes, stream, a);
 }
 
 template <variant V> static void launch_batch(const step_args &a, int32_t batch, bool wide, krn_stream stream)
@@ -344,6 +348,7 @@ extern "C" err_code krn_markov_terms(const bf16 *embed, const bf16 *head, int32_
 /* A warp for each entry. */
 __global__ static void pick_kernel(const krn_best *best, int32_t n_ranks, int32_t batch, int32_t n_out, int32_t *draft)
 {
+    krn_begin();
     const int32_t b = threadIdx.x / KRN_WARP;
     const krn_best winner = join_parts(best + b * KRN_MARKOV_PARTS, n_ranks, batch * KRN_MARKOV_PARTS);
     if (threadIdx.x % KRN_WARP == 0) draft[b * n_out] = winner.id;
@@ -354,6 +359,6 @@ extern "C" err_code krn_markov_pick(const krn_best *best, int32_t n_ranks, int32
 {
     if (n_ranks < 1 || batch < 1 || batch > KRN_MARKOV_BATCH_MAX || i < 0 || i >= n_out)
         return err_set(e, ERR_ARG, "markov_pick: n_ranks=%d batch=%d n_out=%d i=%d", n_ranks, batch, n_out, i);
-    pick_kernel<<<1, (unsigned)batch * KRN_WARP, 0, stream>>>(best, n_ranks, batch, n_out, drafts + i);
+    krn_launch(pick_kernel, 1, (unsigned)batch * KRN_WARP, 0, stream, best, n_ranks, batch, n_out, drafts + i);
     return krn_launched("markov_pick", e);
 }

@@ -3,6 +3,7 @@
  * hc is a template argument, so that matrices and columns live in registers. */
 #include "kernels/mhc.h"
 
+#include "kernels/launch.cuh"
 #include "kernels/mhc.cuh"
 
 enum { MIX_THREADS = 1024, IN_FLIGHT = 3 };
@@ -99,13 +100,20 @@ __global__ static void __launch_bounds__(MIX_THREADS)
     const int warp = threadIdx.x / KRN_WARP, lane = threadIdx.x % KRN_WARP;
     /* Warp 0 makes comb, warp 1 pre and post. What they need is on its way before the sum. */
     float dot[HELD], shift[HELD], factor[HELD];
+    krn_let_next_begin();
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         int index = lane + i * KRN_WARP, column = warp == 0 ? 2 * HC + index : index; /* of dots and base */
         bool used = warp == 0 ? index < N : warp == 1 && index < 2 * HC;
-        dot[i] = used ? dots[row * COLS + column] : 0.0f;
         shift[i] = used ? base[column] : 0.0f;
         factor[i] = used ? scale[warp == 0 ? 2 : index / HC] : 0.0f;
+    }
+    krn_wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        int index = lane + i * KRN_WARP, column = warp == 0 ? 2 * HC + index : index;
+        bool used = warp == 0 ? index < N : warp == 1 && index < 2 * HC;
+        dot[i] = used ? dots[row * COLS + column] : 0.0f;
     }
     const float r = inv_rms(x + row * n, n, norm_eps, aligned);                                      /* R1 */
     if (warp > 1) return;
@@ -137,8 +145,8 @@ extern "C" err_code krn_mhc_mixes(const bf16 *x, const float *dots, const float 
     if (rows == 0) return ERR_OK;
     bool aligned = krn_aligned(x, 2 * (int64_t)hc * dim);
 #define MIXES(HC)                                                                                                          \
-    mixes_kernel<HC><<<(unsigned)rows, MIX_THREADS, 0, stream>>>(x, dots, base, scale, dim, norm_eps, hc_eps, iters, pre, \
-                                                                 post, comb, aligned)
+    krn_launch(mixes_kernel<HC>, (unsigned)rows, MIX_THREADS, 0, stream, x, dots, base, scale, dim, norm_eps, hc_eps,      \
+               iters, pre, post, comb, aligned)
     KRN_MHC_FOR_COPIES(hc, MIXES)
 #undef MIXES
     return krn_launched("mhc_mixes", e);
@@ -149,6 +157,7 @@ extern "C" err_code krn_mhc_mixes(const bf16 *x, const float *dots, const float 
 template <int HC>
 __global__ static void collapse_kernel(const bf16 *x, const float *pre, bf16 *y, int32_t dim, bool aligned)
 {
+    krn_begin();
     const int64_t row = blockIdx.x;
     const int32_t d = krn_mhc_own_column();
     if (d >= dim) return;
@@ -161,6 +170,7 @@ template <int HC>
 __global__ static void expand_kernel(const bf16 *y, const bf16 *x, const float *post, const float *comb, bf16 *out,
                                      int32_t dim, bool aligned)
 {
+    krn_begin();
     const int64_t row = blockIdx.x;
     const int32_t d = krn_mhc_own_column();
     if (d >= dim) return;
@@ -179,7 +189,7 @@ extern "C" err_code krn_mhc_collapse(const bf16 *x, const float *pre, bf16 *y, i
     if (rows == 0) return ERR_OK;
     const dim3 grid = krn_mhc_column_grid(rows, dim);
     bool aligned = krn_aligned(x, 2 * (int64_t)dim) && krn_aligned(y);
-#define COLLAPSE(HC) collapse_kernel<HC><<<grid, KRN_MHC_COLUMN_THREADS, 0, stream>>>(x, pre, y, dim, aligned)
+#define COLLAPSE(HC) krn_launch(collapse_kernel<HC>, grid, KRN_MHC_COLUMN_THREADS, 0, stream, x, pre, y, dim, aligned)
     KRN_MHC_FOR_COPIES(hc, COLLAPSE)
 #undef COLLAPSE
     return krn_launched("mhc_collapse", e);
@@ -192,7 +202,8 @@ extern "C" err_code krn_mhc_expand(const bf16 *y, const bf16 *x, const float *po
     if (rows == 0) return ERR_OK;
     const dim3 grid = krn_mhc_column_grid(rows, dim);
     bool aligned = krn_aligned(y, 2 * (int64_t)dim) && krn_aligned(x) && krn_aligned(out);
-#define EXPAND(HC) expand_kernel<HC><<<grid, KRN_MHC_COLUMN_THREADS, 0, stream>>>(y, x, post, comb, out, dim, aligned)
+#define EXPAND(HC) \
+    krn_launch(expand_kernel<HC>, grid, KRN_MHC_COLUMN_THREADS, 0, stream, y, x, post, comb, out, dim, aligned)
     KRN_MHC_FOR_COPIES(hc, EXPAND)
 #undef EXPAND
     return krn_launched("mhc_expand", e);

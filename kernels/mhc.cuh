@@ -48,6 +48,11 @@ template <int HC>
 struct krn_mhc_columns {
     float v[HC][KRN_MHC_COLUMNS];
 
+    __device__ __forceinline__ explicit krn_mhc_columns(const uint4 bits[HC])
+    {
+#pragma unroll
+        for (int j = 0; j < HC; j++) krn_unpack8(bits[j], v[j]);
+    }
     __device__ __forceinline__ krn_mhc_columns(const bf16 *x, int32_t dim, int32_t d, bool aligned)
     {
         uint4 bits[HC];
@@ -85,21 +90,28 @@ struct krn_mhc_weights {
     }
 };
 
-/* Expand of the columns: own is the sub-block's result, stream what lies before it; out [HC, dim] is the row's. */
+/* Expand of the columns, of copy k: own is the sub-block's result, stream what lies before it. */
+template <int HC>
+__device__ __forceinline__ uint4 krn_mhc_expanded(const float own[KRN_MHC_COLUMNS], const krn_mhc_columns<HC> &stream,
+                                                  const krn_mhc_weights<HC> &weights, int k)
+{
+    float sum[KRN_MHC_COLUMNS];
+    stream.mix(weights.comb + k, HC, sum);                                                           /* R1 */
+#pragma unroll
+    for (int i = 0; i < KRN_MHC_COLUMNS; i++)
+        sum[i] = __fadd_rn(__fmul_rn(weights.post[k], own[i]), sum[i]);                              /* R2, R3 */
+    return krn_pack8(sum);
+}
+
+/* All copies, to out [HC, dim], the row's. */
 template <int HC>
 __device__ __forceinline__ void krn_mhc_expand_columns(const float own[KRN_MHC_COLUMNS], const krn_mhc_columns<HC> &stream,
                                                        const krn_mhc_weights<HC> &weights, bf16 *out, int32_t dim,
                                                        int32_t d, bool aligned)
 {
 #pragma unroll
-    for (int k = 0; k < HC; k++) {
-        float sum[KRN_MHC_COLUMNS];
-        stream.mix(weights.comb + k, HC, sum);                                                       /* R1 */
-#pragma unroll
-        for (int i = 0; i < KRN_MHC_COLUMNS; i++)
-            sum[i] = __fadd_rn(__fmul_rn(weights.post[k], own[i]), sum[i]);                          /* R2, R3 */
-        krn_store8(out + (int64_t)k * dim + d, krn_pack8(sum), dim - d, aligned);
-    }
+    for (int k = 0; k < HC; k++)
+        krn_store8(out + (int64_t)k * dim + d, krn_mhc_expanded(own, stream, weights, k), dim - d, aligned);
 }
 
 #endif

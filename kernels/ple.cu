@@ -6,6 +6,7 @@
 #include "kernels/ple.h"
 
 #include "kernels/bits.cuh"
+#include "kernels/launch.cuh"
 #include "kernels/ple_steps.h"
 
 enum { THREADS = KRN_PLE_LANES, WARPS = THREADS / KRN_WARP, FAST_N = KRN_PLE_FAST_N, FAST_TOP_K = KRN_PLE_FAST_TOP_K };
@@ -144,16 +145,6 @@ __device__ __forceinline__ void query_gate_norm(krn_ple_shape s, krn_ple_scale s
         norm_w[(int64_t)i * THREADS] = open * q.value[i] * r * q.w_conv[i];                          /* R9 */
 }
 
-/* First in every kernel. Where the card can, the next launch on the stream begins beside this one, as this one has begun
- * beside the one before: nothing may be read or written until that one is over, with all that it waited for. */
-__device__ __forceinline__ void wait_for_previous()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /* ---- kernels ---- */
 
 /* There are few blocks: each may have the registers for a hundred loads on their way at once. */
@@ -164,7 +155,7 @@ __global__ static void ONE_BLOCK_A_SM
     gnorm_kernel(krn_ple_shape s, krn_ple_scale scale, const float *x, const float *__restrict__ w, float *y)
 {
     __shared__ block_sums sums;
-    wait_for_previous();
+    krn_begin();
     x += group() * s.n;
     y += group() * s.n;
     w += resid_stream() * s.n;
@@ -178,7 +169,7 @@ __global__ static void ONE_BLOCK_A_SM
     gnorm_cached_kernel(krn_ple_shape s, krn_ple_scale scale, const float *x, const float *w, float *y)
 {
     __shared__ block_sums sums;
-    wait_for_previous();
+    krn_begin();
     const row_held<FAST_N> row(x + group() * FAST_N), weight(w + resid_stream() * FAST_N);
     const float r = inv_rms<FAST_N>(row, FAST_N, scale, &sums);
     y += group() * FAST_N + threadIdx.x;
@@ -193,7 +184,7 @@ __global__ static void ONE_BLOCK_A_SM
     __shared__ block_sums sums;
     const int64_t at = group() * s.n;
     row_made<N> x(resid_out + at);
-    wait_for_previous();
+    krn_begin();
     combine<N>(s, in, resid + at, &x);
     const float r = inv_rms<N>(x, s.n, scale, &sums);
     xn += at + threadIdx.x;
@@ -205,7 +196,7 @@ template <int N>
 __global__ static void ONE_BLOCK_A_SM
     query_kernel(krn_ple_shape s, krn_ple_scale scale, krn_ple_query q, const float *resid, float *gate, float *norm_w)
 {
-    wait_for_previous();
+    krn_begin();
     query_gate_norm<N>(s, scale, query_rows<N>(s, q), row_in_memory(resid + group() * s.n), gate, norm_w);
 }
 
@@ -216,7 +207,7 @@ __global__ static void ONE_BLOCK_A_SM
 {
     const int64_t at = group() * s.n;
     row_made<N> x(resid_out + at);
-    wait_for_previous();
+    krn_begin();
     const query_rows<N> rows(s, q); /* before the combine: no load may pass the stores of R */
     combine<N>(s, in, resid + at, &x);
     query_gate_norm<N>(s, scale, rows, x, gate, norm_w);
@@ -243,19 +234,8 @@ static err_code launch(const char *op, void (*kernel)(krn_ple_shape, krn_ple_sca
                        krn_stream stream, err *e, argument... arguments)
 {
     if (s.tokens == 0) return ERR_OK;
-    int device = 0, major = 0;
-    cudaGetDevice(&device); /* what goes wrong here goes wrong again in the launch */
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)s.hc, (unsigned)s.tokens);
-    config.blockDim = dim3(THREADS);
-    config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = major >= 9;
-    cudaLaunchKernelEx(&config, kernel, s, krn_ple_scale_of(s.n), parameter(arguments)...);
+    krn_launch(kernel, dim3((unsigned)s.hc, (unsigned)s.tokens), THREADS, 0, stream, s, krn_ple_scale_of(s.n),
+               (parameter)arguments...);
     return krn_launched(op, e);
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/reduce.h"
 
 #include "kernels/bits.cuh"
+#include "kernels/launch.cuh"
 
 #include <limits.h>
 
@@ -31,6 +32,7 @@ template <typename vec> __device__ static vec sum_at(const part_list &parts, int
 
 __global__ static void sum_ranks_kernel(part_list parts, int32_t n_ranks, int64_t n, float *out, bool aligned)
 {
+    krn_begin();
     int64_t i = ELEMENTS * ((int64_t)blockIdx.x * THREADS + threadIdx.x);
     if (aligned && i + ELEMENTS <= n) {
         *(float4 *)(out + i) = sum_at<float4>(parts, n_ranks, i);
@@ -52,6 +54,6 @@ extern "C" err_code krn_sum_ranks(const float *const *parts, int32_t n_ranks, in
         list.part[rank] = parts[rank] + first;
         aligned = aligned && krn_aligned(list.part[rank]);
     }
-    sum_ranks_kernel<<<(unsigned)blocks, THREADS, 0, stream>>>(list, n_ranks, n, out + first, aligned);
+    krn_launch(sum_ranks_kernel, (unsigned)blocks, THREADS, 0, stream, list, n_ranks, n, out + first, aligned);
     return krn_launched("sum_ranks", e);
 }

@@ -2,12 +2,14 @@
 #include "kernels/ring.h"
 
 #include "kernels/bits.cuh"
+#include "kernels/launch.cuh"
 
 enum { THREADS = 128 };
 
 __global__ static void ring_write_kernel(const bf16 *kv, const int32_t *pos, bf16 *rings, int64_t ring_stride,
                                          const int32_t *slot, int32_t window, int32_t head_dim, bool aligned)
 {
+    krn_begin();
     const int32_t row = blockIdx.x, rows = gridDim.x, p = pos[row];
     if (p < 0) return;
     const int32_t place = p % window;
@@ -28,6 +30,7 @@ extern "C" err_code krn_ring_write(const bf16 *kv, const int32_t *pos, int32_t r
                        (long long)ring_stride);
     if (rows == 0) return ERR_OK;
     bool aligned = krn_aligned(kv, 2 * (int64_t)head_dim) && krn_aligned(rings, 2 * ring_stride);
-    ring_write_kernel<<<(unsigned)rows, THREADS, 0, stream>>>(kv, pos, rings, ring_stride, slot, window, head_dim, aligned);
+    krn_launch(ring_write_kernel, (unsigned)rows, THREADS, 0, stream, kv, pos, rings, ring_stride, slot, window, head_dim,
+               aligned);
     return krn_launched("ring_write", e);
 }

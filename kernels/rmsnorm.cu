@@ -1,6 +1,7 @@
 /* A block a row: see rmsnorm.cuh. */
 #include "kernels/rmsnorm.h"
 
+#include "kernels/launch.cuh"
 #include "kernels/rmsnorm.cuh"
 
 __global__ static void __launch_bounds__(KRN_RMSNORM_THREADS_MAX)
@@ -20,6 +21,6 @@ extern "C" err_code krn_rmsnorm(const bf16 *x, int64_t ldx, const bf16 *w, bf16 
         return err_set(e, ERR_ARG, "rmsnorm: rows=%d dim=%d ldx=%lld ldy=%lld", rows, dim, (long long)ldx, (long long)ldy);
     if (rows == 0) return ERR_OK;
     bool aligned = krn_aligned(x, 2 * ldx) && krn_aligned(y, 2 * ldy) && krn_aligned(w);
-    rmsnorm_kernel<<<(unsigned)rows, krn_rmsnorm_threads(dim), 0, stream>>>(x, ldx, w, y, ldy, dim, eps, aligned);
+    krn_launch(rmsnorm_kernel, (unsigned)rows, krn_rmsnorm_threads(dim), 0, stream, x, ldx, w, y, ldy, dim, eps, aligned);
     return krn_launched("rmsnorm", e);
 }

@@ -3,6 +3,7 @@
 #define KERNELS_RMSNORM_CUH
 
 #include "kernels/bits.cuh"
+#include "kernels/launch.cuh"
 
 enum { KRN_RMSNORM_THREADS_MAX = 1024 };
 
@@ -32,7 +33,14 @@ __device__ __forceinline__ uint4 krn_rmsnorm_scale(uint4 x, uint4 w, float r)
     return krn_pack8(v);                                                                             /* R6 */
 }
 
-/* By a block of krn_rmsnorm_threads(dim). A thread takes groups of eight elements, at 8 * thread and then 8 * threads on:
+/* R2..R4. Of one thread: double is slow on many cards. */
+__device__ __forceinline__ float krn_rmsnorm_inverse(double squares, int32_t dim, float eps)
+{
+    return (float)(1.0 / sqrt((double)__fadd_rn((float)(squares / dim), eps)));
+}
+
+/* By a block of krn_rmsnorm_threads(dim), which has read nothing but weights before it: it waits for what group_at reads.
+ * A thread takes groups of eight elements, at 8 * thread and then 8 * threads on:
  *   group_at(i)   the group at i as bits, zeros past the row's end
  *   meanwhile()   what else there is to do while the first groups are on their way; all threads call it, and what it puts
  *                 into shared memory is there for put
@@ -47,13 +55,15 @@ __device__ __forceinline__ void krn_rmsnorm_row(const bf16 *w, int32_t dim, floa
     __shared__ float inv_rms;
     /* All loads go out before the sum: the weights' time in flight is hidden behind it. */
     const int64_t first = 8 * threadIdx.x, step = 8 * blockDim.x;
-    const uint4 weight = krn_load8(w + first, dim - first, aligned), mine = group_at(first);
+    krn_let_next_begin();
+    const uint4 weight = krn_load8(w + first, dim - first, aligned);
+    krn_wait_for_previous();
+    const uint4 mine = group_at(first);
     meanwhile();
     double sum = krn_rmsnorm_add(mine, 0.0);
     for (int64_t i = first + step; i < dim; i += step) sum = krn_rmsnorm_add(group_at(i), sum);
     sum = krn_block_sum(sum, warp_sums);                                                             /* R1 */
-    if (threadIdx.x == 0) /* one thread: double is slow on many cards */
-        inv_rms = (float)(1.0 / sqrt((double)__fadd_rn((float)(sum / dim), eps)));                   /* R2..R4 */
+    if (threadIdx.x == 0) inv_rms = krn_rmsnorm_inverse(sum, dim, eps);                              /* R2..R4 */
     __syncthreads();
     put(first, mine, krn_rmsnorm_scale(mine, weight, inv_rms));
     for (int64_t i = first + step; i < dim; i += step) {

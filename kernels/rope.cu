@@ -3,6 +3,7 @@
  * first element in the tail, so that no pair lies in two groups. */
 #include "kernels/rope.h"
 
+#include "kernels/launch.cuh"
 #include "kernels/rope.cuh"
 
 #include <limits.h>
@@ -15,6 +16,7 @@ __global__ static void __launch_bounds__(THREADS)
                 const float *freq, bool inverse, bool aligned)
 {
     extern __shared__ float2 turns[]; /* [rope_dim / 2] (c, s) */
+    krn_begin();
     const int32_t first_head = blockIdx.y * HEADS_PER_BLOCK, rope_dim = head_dim - keep;
     const int32_t n_heads = min(HEADS_PER_BLOCK, heads - first_head);
     const int64_t start = ((int64_t)blockIdx.x * heads + first_head) * head_dim;
@@ -50,7 +52,7 @@ extern "C" err_code krn_rope(const bf16 *x, bf16 *y, int32_t rows, int32_t heads
     if (rows == 0 || heads == 0) return ERR_OK;
     int32_t keep = head_dim - rope_dim;
     bool aligned = krn_aligned(x, 2 * (int64_t)head_dim) && krn_aligned(y) && keep % 8 == 0;
-    rope_kernel<<<dim3((unsigned)rows, (unsigned)head_blocks), THREADS, (unsigned)rope_dim / 2 * sizeof(float2), stream>>>(
-        x, y, heads, head_dim, keep, pos, freq, inverse, aligned);
+    krn_launch(rope_kernel, dim3((unsigned)rows, (unsigned)head_blocks), THREADS, (unsigned)rope_dim / 2 * sizeof(float2),
+               stream, x, y, heads, head_dim, keep, pos, freq, inverse, aligned);
     return krn_launched("rope", e);
 }

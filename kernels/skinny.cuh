@@ -363,7 +363,7 @@ template <krn_wformat F, int MT, int NT> struct skinny_x {
         const bool live = k + ahead < end;
 #pragma unroll
         for (int j = 0; j < NT; j++)
-            of[c % AHEAD][j] = live ? __ldg((const uint4 *)((const uint8_t *)x[j] + 2 * (uint32_t)k + 2 * ahead))
+            of[c % AHEAD][j] = live ? krn_load16((const uint8_t *)x[j] + 2 * (uint32_t)k + 2 * ahead)
                                     : make_uint4(0, 0, 0, 0);
     }
 };

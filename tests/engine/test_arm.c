@@ -118,6 +118,20 @@ static void what_an_arm_holds_in_exl3_is_its_kinds_without_wo_a(void **state)
     assert_true(eng_reps_expand(&hybrid, ENG_W_WO_A) && !eng_reps_expand(&control, ENG_W_WO_A));
 }
 
+static void a_kx_arm_is_another_with_its_experts_laid_otherwise(void **state)
+{
+    (void)state;
+    static const char *const PAIR[][2] = { { "native-packed", "native-packed-kx" },
+                                           { "native-hybrid", "native-hybrid-kx" } };
+    for (size_t i = 0; i < sizeof PAIR / sizeof *PAIR; i++) {
+        const eng_options base = accepted((eng_option_words){ .arm = PAIR[i][0], .tp = 2 });
+        const eng_options kx = accepted((eng_option_words){ .arm = PAIR[i][1], .tp = 2 });
+        assert_memory_equal(&base.reps, &kx.reps, sizeof kx.reps); /* the same mirrors judge it */
+        assert_true(!base.arm->kx && kx.arm->kx && kx.reps.experts == ENG_REP_FP4);
+        assert_int_equal(accepted((eng_option_words){ .arm = PAIR[i][1], .head = "k6" }).reps.head, ENG_REP_EXL3);
+    }
+}
+
 static void what_this_build_lacks_is_refused_by_name(void **state)
 {
     (void)state;
@@ -140,6 +154,7 @@ int main(void)
         cmocka_unit_test(the_references_keep_their_accumulation_and_one_rank),
         cmocka_unit_test(the_head_is_the_arms_unless_it_is_said),
         cmocka_unit_test(what_an_arm_holds_in_exl3_is_its_kinds_without_wo_a),
+        cmocka_unit_test(a_kx_arm_is_another_with_its_experts_laid_otherwise),
         cmocka_unit_test(what_this_build_lacks_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

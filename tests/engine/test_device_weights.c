@@ -5,23 +5,28 @@
 #include "tests/engine/fixture.h"
 
 #include "engine/device_weights.h"
+#include "engine/footprint.h"
 #include "engine/synth.h"
 #include "kernels/device.h"
 #include "tests/support/exl3_delivery.h"
 
 /* ---- the pretended device ---- */
 
-enum { STREAMS_MAX = 8, PENDING_MAX = 8 };
+enum { STREAMS_MAX = 8, PENDING_MAX = 32, HELD_MAX = 8 };
 
-typedef struct copy { void *to; const void *from; uint64_t bytes; } copy;
+/* A copy, or where bytes is 0 the layout of bank. */
+typedef struct copy { void *to; const void *from; uint64_t bytes; krn_expert_bank bank; } copy;
 struct CUstream_st { copy pending[PENDING_MAX]; int n; };
+typedef struct region { uint8_t *at; uint64_t bytes; } region;
 
 static struct {
     struct CUstream_st stream[STREAMS_MAX];
     int streams_open, blocks;            /* what is held now */
     int n_pending, n_pending_max, n_copies;
     uint64_t free_bytes, dev_bytes;
-    uint8_t *dev;                        /* the last device memory taken */
+    uint8_t *dev;                        /* of the device memory that is held what was taken last */
+    region held[HELD_MAX];
+    int n_held;
     int fail_at;                         /* the call that fails, counted from 1; 0: none */
 } gpu;
 
@@ -52,9 +57,19 @@ err_code krn_device_alloc(uint64_t bytes, void **out, err *e)
     if (bytes > gpu.free_bytes)
         return err_set(e, ERR_NOMEM, "device memory: wanted %llu bytes, free are %llu", (unsigned long long)bytes,
                        (unsigned long long)gpu.free_bytes);
+    assert_true(gpu.n_held < HELD_MAX);
     *out = gpu.dev = block(bytes, 0xee);
     gpu.dev_bytes = bytes;
+    gpu.held[gpu.n_held++] = (region){ *out, bytes };
     return ERR_OK;
+}
+
+static bool on_device(const void *p, uint64_t bytes)
+{
+    for (int i = 0; i < gpu.n_held; i++)
+        if ((const uint8_t *)p >= gpu.held[i].at && (const uint8_t *)p + bytes <= gpu.held[i].at + gpu.held[i].bytes)
+            return true;
+    return false;
 }
 
 err_code krn_pinned_alloc(uint64_t bytes, void **out, err *e)
@@ -65,7 +80,13 @@ err_code krn_pinned_alloc(uint64_t bytes, void **out, err *e)
     return ERR_OK;
 }
 
-void krn_device_free(void *dev) { unblock(dev); }
+void krn_device_free(void *dev)
+{
+    for (int i = 0; dev && i < gpu.n_held; i++)
+        if (gpu.held[i].at == dev) memmove(&gpu.held[i], &gpu.held[i + 1], (size_t)(--gpu.n_held - i) * sizeof *gpu.held);
+    if (gpu.n_held > 0) gpu.dev = gpu.held[gpu.n_held - 1].at, gpu.dev_bytes = gpu.held[gpu.n_held - 1].bytes;
+    unblock(dev);
+}
 void krn_pinned_free(void *host) { unblock(host); }
 
 err_code krn_stream_open(krn_stream *out, err *e)
@@ -83,17 +104,37 @@ void krn_stream_close(krn_stream s) { gpu.streams_open -= s != NULL; }
 err_code krn_copy(void *to, const void *from, uint64_t bytes, krn_stream s, err *e)
 {
     TRY(call(e));
-    assert_true((uint8_t *)to >= gpu.dev && (uint8_t *)to + bytes <= gpu.dev + gpu.dev_bytes && s->n < PENDING_MAX);
-    s->pending[s->n++] = (copy){ to, from, bytes };
+    assert_true(on_device(to, bytes) && s->n < PENDING_MAX);
+    s->pending[s->n++] = (copy){ .to = to, .from = from, .bytes = bytes };
     gpu.n_copies++;
     if (++gpu.n_pending > gpu.n_pending_max) gpu.n_pending_max = gpu.n_pending;
     return ERR_OK;
 }
 
+err_code krn_kx_lay(const krn_expert_bank *from, uint8_t *blocks, krn_stream s, err *e)
+{
+    TRY(call(e));
+    assert_true(on_device(blocks, (uint64_t)(from->n_experts * krn_kx_bytes(from->n, from->k))) && s->n < PENDING_MAX);
+    assert_true(on_device(from->data, (uint64_t)from->n * (uint64_t)from->k / 2 * (uint64_t)from->n_experts));
+    assert_true(((uintptr_t)from->data | (uintptr_t)blocks) % 16 == 0 && from->format == KRN_W_FP4);
+    s->pending[s->n++] = (copy){ .to = blocks, .bank = *from };
+    gpu.n_pending++;
+    return ERR_OK;
+}
+
+static void run(const copy *c)
+{
+    memcpy(c->to, c->from ? c->from : c->to, c->bytes);
+    for (int32_t x = 0; x < c->bank.n_experts; x++) {
+        const krn_weight w = krn_expert_weight(&c->bank, x);
+        krn_kx_pack(&w, NULL, (uint8_t *)c->to + x * krn_kx_bytes(w.n, w.k));
+    }
+}
+
 err_code krn_stream_wait(krn_stream s, uint64_t deadline_ns, bool *done, err *e)
 {
     (void)deadline_ns;
-    for (int i = 0; i < s->n; i++) memcpy(s->pending[i].to, s->pending[i].from, s->pending[i].bytes);
+    for (int i = 0; i < s->n; i++) run(&s->pending[i]);
     gpu.n_pending -= s->n;
     s->n = 0;
     *done = true;
@@ -152,7 +193,7 @@ static eng_device_weights *loaded(const eng_weights *w, int32_t rank, int32_t ra
     eng_device_weights *d;
     err e = { 0 };
     const eng_reps reps = reps_of(experts, dense);
-    if (eng_device_weights_open(w, rank, ranks, &reps, true, &d, &e) != ERR_OK) fail_msg("refused: %s", e.msg);
+    if (eng_device_weights_open(w, rank, ranks, &reps, false, true, &d, &e) != ERR_OK) fail_msg("refused: %s", e.msg);
     return d;
 }
 
@@ -269,6 +310,75 @@ static void the_comparison_sees_one_changed_byte(void **state)
     eng_weights_close(w);
 }
 
+/* ---- the layout of a kx arm ---- */
+
+static eng_device_weights *loaded_kx(const eng_weights *w, int32_t rank, int32_t ranks)
+{
+    eng_device_weights *d;
+    const eng_reps reps = reps_of(false, true);
+    OK(eng_device_weights_open(w, rank, ranks, &reps, true, true, &d, e));
+    return d;
+}
+
+/* Whether every expert of both is the same matrices: plain's packed on the CPU are kx's. */
+static bool same_layout(const eng_device_weights *kx, const eng_device_weights *plain, int32_t stages)
+{
+    bool same = true;
+    for (int i = 0; i < 2 * stages && same; i++) {
+        const krn_kx_bank *got = eng_device_experts_kx(kx, i / 2, i % 2);
+        const krn_expert_bank *from = eng_device_experts(plain, i / 2, i % 2);
+        const size_t bytes = (size_t)krn_kx_bytes(from->n, from->k);
+        uint8_t *packed = mem_alloc(bytes, 1);
+        bool large = false;
+        same = got->n == from->n && got->k == from->k && got->n_experts == from->n_experts && aligned(got->blocks);
+        for (int32_t x = 0; x < from->n_experts && same; x++) {
+            const krn_weight w = krn_expert_weight(from, x);
+            large |= krn_kx_pack(&w, NULL, packed);
+            same = memcmp(got->blocks + (size_t)x * bytes, packed, bytes) == 0;
+        }
+        same = same && got->large == large;
+        free(packed);
+    }
+    return same;
+}
+
+static void a_kx_arm_holds_the_same_experts_in_its_layout(void **state)
+{
+    fixture *f = &((world *)*state)->f;
+    const eng_arm *arm = eng_arm_find("native-hybrid-kx");
+    f->data[fixture_find(f, "mtp.1.ffn.experts.2.w3.scale")][0] = KRN_KX_SCALE_SMALL + 1; /* of one bank, rank 0's */
+    eng_weights *w = opened(f);
+    const eng_config *c = eng_weights_config(w);
+    for (int32_t ranks = 1; ranks <= 2; ranks++)
+        for (int32_t rank = 0; rank < ranks; rank++) {
+            eng_footprint plan;
+            eng_rank_weights *r;
+            const eng_reps reps = eng_arm_reps(arm);
+            const int pending_before = gpu.n_pending;
+            eng_device_weights *plain = loaded(w, rank, ranks, false, true), *kx = loaded_kx(w, rank, ranks);
+            assert_int_equal(gpu.n_pending, pending_before);
+            assert_int_equal(gpu.blocks, 2); /* what they were re-laid from is given back */
+            assert_true(same_layout(kx, plain, c->n_stages));
+            for (int i = 0; i < 2 * c->n_stages; i++) {
+                assert_int_equal(eng_device_experts_kx(kx, i / 2, i % 2)->large, i == 2 && rank == 0);
+                assert_null(eng_device_experts_kx(plain, i / 2, i % 2));
+            }
+            OK(eng_rank_weights_open(w, rank, ranks, &reps, true, &r, e));
+            assert_true(same_dense(kx, r, 0) && same_dense(kx, r, c->n_stages - 1));
+            const eng_footprint_for as = { .n_ranks = ranks, .positions = 1, .slots = 1 };
+            OK(eng_footprint_of(c, arm, &as, rank, &plan, e));
+            assert_int_equal(eng_device_weights_bytes(kx, ENG_PART_EXPERTS), plan.bytes[ENG_FOOT_EXPERTS]);
+            assert_true(eng_device_weights_bytes(kx, ENG_PART_EXPERTS) > eng_device_weights_bytes(plain, ENG_PART_EXPERTS));
+            uint8_t *byte = gpu.dev + (eng_device_experts_kx(kx, 0, true)->blocks - gpu.dev) + 5;
+            *byte ^= 4;
+            assert_false(same_layout(kx, plain, c->n_stages));
+            eng_rank_weights_close(r);
+            eng_device_weights_close(kx);
+            eng_device_weights_close(plain);
+        }
+    eng_weights_close(w);
+}
+
 /* ---- EXL3 ---- */
 
 static eng_weights *with_exl3(const char *preset, char dir[64])
@@ -319,7 +429,7 @@ static void exl3_lies_as_its_kernels_want_it_on_every_rank(void **state)
             eng_rank_weights *r;
             eng_device_weights *d;
             OK(eng_rank_weights_open(w, rank, ranks, &reps, true, &r, e));
-            OK(eng_device_weights_open(w, rank, ranks, &reps, true, &d, e));
+            OK(eng_device_weights_open(w, rank, ranks, &reps, false, true, &d, e));
             for (int id = 0; id < ENG_W_COUNT; id++) {
                 if (eng_wkind_of(id)->part == ENG_PART_EXPERTS || !eng_wkind_of(id)->loaded) continue;
                 const krn_weight *v = eng_device_weight(d, id, 1);
@@ -345,8 +455,8 @@ static void experts_cut_inside_a_block_do_not_go_to_a_device(void **state)
     eng_weights *w = with_exl3("tiny", dir);
     eng_device_weights *d;
     eng_rank_weights *r;
-    REFUSED(eng_device_weights_open(w, 1, 2, &reps, true, &d, e), ERR_INPUT, "whole blocks of 128");
-    OK(eng_device_weights_open(w, 1, 2, &packed, true, &d, e)); /* the dense ones may be */
+    REFUSED(eng_device_weights_open(w, 1, 2, &reps, false, true, &d, e), ERR_INPUT, "whole blocks of 128");
+    OK(eng_device_weights_open(w, 1, 2, &packed, false, true, &d, e)); /* the dense ones may be */
     OK(eng_rank_weights_open(w, 1, 2, &packed, true, &r, e));
     assert_null(eng_device_experts_exl3(d, 0, false));
     assert_true(same_values(eng_device_weight(d, ENG_W_SHARED_W2, 0), eng_rank_weight(r, ENG_W_SHARED_W2, 0, 0)));
@@ -405,7 +515,7 @@ static void too_little_device_memory_is_refused_before_anything_is_read(void **s
     eng_device_weights *d;
     err e = { 0 };
     gpu.free_bytes = 1000;
-    assert_int_equal(eng_device_weights_open(w, 1, 2, &(eng_reps){ 0 }, true, &d, &e), ERR_NOMEM);
+    assert_int_equal(eng_device_weights_open(w, 1, 2, &(eng_reps){ 0 }, false, true, &d, &e), ERR_NOMEM);
     assert_null(d);
     assert_non_null(strstr(e.msg, "rank 1"));
     assert_non_null(strstr(e.msg, "free are 1000"));
@@ -413,9 +523,8 @@ static void too_little_device_memory_is_refused_before_anything_is_read(void **s
     eng_weights_close(w);
 }
 
-static void every_failing_call_is_reported_and_nothing_is_kept(void **state)
+static int failing_calls(const eng_weights *w, bool kx)
 {
-    eng_weights *w = opened(&((world *)*state)->f);
     const eng_reps reps = reps_of(false, true);
     bool failed = true;
     int calls = 0;
@@ -423,7 +532,7 @@ static void every_failing_call_is_reported_and_nothing_is_kept(void **state)
         eng_device_weights *d = (eng_device_weights *)1;
         err e = { 0 };
         gpu.fail_at = calls + 1;
-        failed = eng_device_weights_open(w, 0, 2, &reps, true, &d, &e) != ERR_OK;
+        failed = eng_device_weights_open(w, 0, 2, &reps, kx, true, &d, &e) != ERR_OK;
         if (failed) {
             assert_int_equal(e.code, ERR_DEVICE);
             assert_non_null(strstr(e.msg, "planned failure"));
@@ -432,7 +541,15 @@ static void every_failing_call_is_reported_and_nothing_is_kept(void **state)
         }
         eng_device_weights_close(d);
     }
+    return calls;
+}
+
+static void every_failing_call_is_reported_and_nothing_is_kept(void **state)
+{
+    eng_weights *w = opened(&((world *)*state)->f);
+    const int calls = failing_calls(w, false);
     assert_true(calls > 10); /* memory, buffers, streams, and a wait and a copy for each of several buffers */
+    assert_true(failing_calls(w, true) >= calls + 2 + 2 * 2 * 4); /* two more buffers; every stage's experts are re-laid */
     eng_weights_close(w);
 }
 
@@ -441,7 +558,7 @@ static void a_rank_count_that_does_not_cut_is_refused(void **state)
     eng_weights *w = opened(&((world *)*state)->f);
     eng_device_weights *d;
     err e = { 0 };
-    assert_int_equal(eng_device_weights_open(w, 0, 3, &(eng_reps){ 0 }, true, &d, &e), ERR_ARG);
+    assert_int_equal(eng_device_weights_open(w, 0, 3, &(eng_reps){ 0 }, false, true, &d, &e), ERR_ARG);
     assert_null(d);
     eng_weights_close(w);
 }
@@ -472,13 +589,13 @@ static void scale_is_judged_rightly(fixture *f, const char *name, bool fp8, int 
         }
     }
     eng_weights *w = opened(f);
-    for (int expand = 0; expand < 2; expand++) {
-        const eng_reps reps = reps_of(expand, expand);
+    for (int way = 0; way < 3; way++) { /* packed, expanded, packed in a kx arm's layout */
+        const eng_reps reps = reps_of(way == 1, way == 1);
         eng_device_weights *d;
         err e = { 0 };
-        err_code rc = eng_device_weights_open(w, 0, 2, &reps, true, &d, &e);
+        err_code rc = eng_device_weights_open(w, 0, 2, &reps, way == 2, true, &d, &e);
         if (rc != (wrong ? ERR_INPUT : ERR_OK))
-            fail_msg("%s, scale %d, expand %d: %s '%s'", name, s, expand, err_name(rc), e.msg);
+            fail_msg("%s, scale %d, way %d: %s '%s'", name, s, way, err_name(rc), e.msg);
         assert_true(!wrong || (strstr(e.msg, weight) && strstr(e.msg, "bf16 cannot hold")));
         eng_device_weights_close(d);
     }
@@ -496,6 +613,7 @@ static void what_bf16_cannot_hold_is_refused_packed_or_expanded(void **state)
             scale_is_judged_rightly(f, "mtp.0.ffn.experts.3.w2", false, SCALES[i], all_codes);
             f->data[fixture_find(f, "mtp.0.ffn.experts.3.w2.scale")][0] = 127;
         }
+    scale_is_judged_rightly(f, "mtp.1.ffn.experts.2.w3", false, 254, true);
 }
 
 int main(void)
@@ -504,6 +622,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(every_rank_of_every_representation_holds_what_the_cpu_computes_with),
         TEST(the_comparison_sees_one_changed_byte),
+        TEST(a_kx_arm_holds_the_same_experts_in_its_layout),
         TEST(exl3_lies_as_its_kernels_want_it_on_every_rank),
         TEST(experts_cut_inside_a_block_do_not_go_to_a_device),
         TEST(weights_outlive_the_checkpoint_they_came_from),

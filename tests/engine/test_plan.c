@@ -105,7 +105,7 @@ static void every_arm_has_the_published_total(void **state)
     (void)state;
     static const struct { const char *arm; double mib; } TOTALS[] = {
         { "k2-tp2", 4562 }, { "native-experts-packed", 6371 }, { "native-packed", 6473 }, { "native-hybrid", 6792 },
-        { "native-expanded", 16310 },
+        { "native-expanded", 16310 }, { "native-packed-kx", 6473 }, { "native-hybrid-kx", 6792 },
     };
     eng_footprint_for deployed = DEPLOYED;
     deployed.head_exl3 = deployed.markov_cache = true;
@@ -148,6 +148,19 @@ static void ranks_together_hold_what_one_rank_holds_of_the_cut_parts(void **stat
     assert_int_equal(a.bytes[ENG_FOOT_EMBED], whole.bytes[ENG_FOOT_EMBED]);
 }
 
+/* A rank of four has 576 of the 2,304 inner columns: w2's last block of 128 columns is half empty. */
+static void a_kx_arm_holds_whole_blocks(void **state)
+{
+    (void)state;
+    eng_footprint_for four = DEPLOYED;
+    four.n_ranks = 4;
+    const eng_footprint packed = plan("native-packed", &four, 3), kx = plan("native-packed-kx", &four, 3);
+    const uint64_t experts = 3 * 128, dim = 5120, inter = 576;
+    assert_int_equal(packed.bytes[ENG_FOOT_EXPERTS], experts * 3 * inter * dim * 17 / 32);
+    assert_int_equal(kx.bytes[ENG_FOOT_EXPERTS], experts * (2 * inter + 640) * dim * 17 / 32);
+    assert_int_equal(kx.total_bytes - packed.total_bytes, experts * 64 * dim * 17 / 32);
+}
+
 static void a_rank_count_that_does_not_cut_is_refused(void **state)
 {
     (void)state;
@@ -171,6 +184,7 @@ int main(void)
         cmocka_unit_test(the_second_rank_holds_less_of_the_head),
         cmocka_unit_test(k6_replaces_the_official_head),
         cmocka_unit_test(ranks_together_hold_what_one_rank_holds_of_the_cut_parts),
+        cmocka_unit_test(a_kx_arm_holds_whole_blocks),
         cmocka_unit_test(a_rank_count_that_does_not_cut_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,7 +4,7 @@ For every native arm, one and two ranks, eager and graphs, both combines: drafts
 (tests/e2e/golden.py), every element of a deep recording is one that some order of sums gives (tests/e2e/admissible.py), a
 graph has eager's bits, two cards have the bits of two emulated ranks, and padding, other slots and replays change
 nothing."""
-import os, subprocess, sys
+import json, os, subprocess, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'e2e'))
 import admissible  # noqa: E402
@@ -85,6 +85,22 @@ def other_expert_counts_hold(p):
     hold(p, 'experts', 5, 'tiny', arms=ARMS[:2], edit=lambda c: c.update(E=12, K=4))
 
 
+def a_kx_arm_has_the_bits_of_its_base(p):
+    """So what holds for the base holds for it."""
+    script = case('kx', 7, 'tiny')
+    for base in ('native-packed', 'native-hybrid'):
+        for tp in (1, 2):
+            options = ['--tp', tp, '--comm', 'emulated']
+            want = record(p, 'kx', script, f'{base}-{tp}', '--arm', base, *options)
+            for mode in ('eager', 'graph'):
+                name = f'{base}-kx-{tp}-{mode}'
+                same_bits(want, record(p, 'kx', script, name, '--arm', f'{base}-kx', '--mode', mode, *options), name)
+                said = p.ok('diff', f'kx/{base}-{tp}.tape', f'kx/{name}.tape').stdout
+                check(said.startswith('SAME'), f'{name}: {said}')
+            said = json.loads(p.ok('certify', f'kx/{name}.tape', 'kx', '--json').stdout)
+            check(said['verdict'] == 'PASS' and said['illegal'] == 0, f'{name}: {said}')
+
+
 def a_tape_of_the_card_replays_on_the_cpu(p):
     script = case('offline', 6, 'tiny')
     record(p, 'offline', script, 'card', '--mode', 'graph')
@@ -99,4 +115,4 @@ if __name__ == '__main__':
         print('no CUDA device')
         sys.exit(77)
     main([tiny_seed_1_holds, tiny_seed_2_holds, mid_seed_3_holds, small_window_holds, other_expert_counts_hold,
-          a_tape_of_the_card_replays_on_the_cpu])
+          a_kx_arm_has_the_bits_of_its_base, a_tape_of_the_card_replays_on_the_cpu])

@@ -5,7 +5,8 @@
 #include "base/mem.h"
 #include "tests/support/alloc_guard.h"
 
-static const char *const ARMS[] = { "native-packed", "native-expanded", "native-hybrid", "native-hybrid-head" };
+static const char *const ARMS[] = { "native-packed", "native-expanded", "native-hybrid", "native-hybrid-head",
+                                    "native-packed-kx" };
 
 static case_run cuda(const char *arm, eng_mode mode, int32_t tp)
 {
@@ -36,6 +37,34 @@ static void graphs_have_the_bits_of_eager_for_every_shape(void **state)
                     }
                 eng_close(eager);
                 eng_close(graph);
+            }
+}
+
+/* The layout of the experts is all that a kx arm has of its own: every value of every step is its base's. */
+static void a_kx_arm_has_the_bits_of_its_base(void **state)
+{
+    (void)state;
+    static const char *const PAIR[][2] = { { "native-packed", "native-packed-kx" },
+                                           { "native-hybrid", "native-hybrid-kx" } };
+    for (size_t i = 0; i < COUNT_OF(PAIR); i++)
+        for (int32_t tp = 1; tp <= 2; tp++)
+            for (int combine = 0; combine < 2; combine++) {
+                case_run run = cuda(PAIR[i][0], ENG_MODE_EAGER, tp);
+                run.combine = (eng_combine)combine;
+                eng_engine *base = case_engine(run);
+                run.arm = PAIR[i][1];
+                run.mode = tp == 1 ? ENG_MODE_EAGER : ENG_MODE_GRAPH;
+                eng_engine *kx = case_engine(run);
+                case_fill(base);
+                case_fill(kx);
+                for (int32_t batch = 1; batch <= CASE_SLOTS; batch++) {
+                    case_shown x, y;
+                    case_outcome o = case_draft(base, batch, CASE_ALL, 5, &x), q = case_draft(kx, batch, CASE_ALL, 5, &y);
+                    assert_memory_equal(&o, &q, sizeof o);
+                    case_same(PAIR[i][1], eng_program_of(base, ENG_STEP_DRAFT), tp, &x, &y);
+                }
+                eng_close(base);
+                eng_close(kx);
             }
 }
 
@@ -242,6 +271,7 @@ int main(void)
     if (krn_device_count() == 0) return gpu_skip();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(graphs_have_the_bits_of_eager_for_every_shape),
+        cmocka_unit_test(a_kx_arm_has_the_bits_of_its_base),
         cmocka_unit_test(inserts_of_any_length_have_the_bits_of_eager),
         cmocka_unit_test(a_graph_replayed_on_other_data_and_back_is_unchanged),
         cmocka_unit_test(a_request_alone_equals_itself_in_a_batch),

@@ -1,7 +1,8 @@
 /* The experts over fragment-ordered weights against krn_experts_up and krn_experts_down on the same card: every bit of
- * every output. Then how long both take, beside a copy. */
+ * every output. Then how long both take, beside a copy. Banks that the card lays are those that the CPU packs. */
 #include "gpu.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/experts_kx.h"
 
@@ -174,6 +175,42 @@ static void same_bits(const char *label, const bank *b, bool down, int32_t most_
     assert_true(different == 0 && calls > most_rows / 2);
 }
 
+/* ---- laying ---- */
+
+/* Lays the bank where guards stand around it and every byte was 0xa5, and compares it with the packed one. */
+static void lays_what_the_cpu_packs(const char *label, const bank *b)
+{
+    err e = { 0 };
+    const int64_t bytes = b->host.n_experts * krn_kx_bytes(b->host.n, b->host.k);
+    uint8_t *blocks = gpu_out((size_t)bytes), *got = take(bytes);
+    gpu_ok(krn_kx_lay(&b->plain, blocks, gpu_stream(), &e), &e);
+    gpu_get(blocks, got, (size_t)bytes);
+    gpu_same(label, got, b->packed, bytes / 4, 4);
+    free(got);
+}
+
+typedef struct laying { const bank *b; uint8_t *blocks; } laying;
+static void lay(const void *ctx, int32_t i)
+{
+    (void)i;
+    err e = { 0 };
+    const laying *l = ctx;
+    gpu_ok(krn_kx_lay(&l->b->plain, l->blocks, gpu_stream(), &e), &e);
+}
+
+/* Beside the CPU's packing of one expert. Bytes read and written both count, as in a copy. */
+static void print_laying(const bank *b, bool down)
+{
+    const int64_t packed = krn_kx_bytes(b->host.n, b->host.k), bytes = b->host.n_experts * packed;
+    const krn_weight first = krn_expert_weight(&b->host, 0);
+    const double us = gpu_best_us(lay, &(laying){ b, gpu_out((size_t)bytes) }, 4, 5);
+    const uint64_t start = clock_ns();
+    krn_kx_pack(&first, NULL, b->packed);
+    const double cpu_us = (double)(clock_ns() - start) * 1e-3;
+    print_message("figure: kx_lay_%s %.0f GB/s\n", down ? "down" : "up", 2e-3 * (double)bytes / us);
+    print_message("figure: kx_pack_cpu_%s %.1f GB/s\n", down ? "down" : "up", 2e-3 * (double)packed / cpu_us);
+}
+
 /* ---- tests ---- */
 
 /* One rank of two has 1,152 of the 2,304 inner columns. */
@@ -191,6 +228,7 @@ static void small_shapes_have_the_same_bits(void **state)
         bank b = bank_make(SHAPE[i].n_experts, SHAPE[i].n, SHAPE[i].k, SHAPE[i].large, 100 + 10 * i);
         snprintf(label, sizeof label, "%s %d x %d%s", SHAPE[i].down ? "down" : "up", SHAPE[i].n, SHAPE[i].k,
                  SHAPE[i].large ? ", large scales" : "");
+        lays_what_the_cpu_packs(label, &b);
         same_bits(label, &b, SHAPE[i].down, 27, SHAPE[i].picks, 7);
         bank_free(&b);
     }
@@ -236,6 +274,15 @@ static void shapes_outside_the_contract_are_refused(void **state)
     assert_int_equal(krn_experts_kx_down(c.x, c.ids, 1, 0, &good, slot, gpu_stream(), &e), ERR_ARG);
     assert_int_equal(krn_experts_kx_down(c.x + 1, c.ids, 1, 3, &good, slot, gpu_stream(), &e), ERR_ARG);
     gpu_ok(krn_experts_kx_down(c.x, c.ids, 0, 3, &good, slot, gpu_stream(), &e), &e);
+    krn_expert_bank from[5] = { b.plain, b.plain, b.plain, b.plain, b.plain };
+    uint8_t *blocks = c.y[0]; /* never written */
+    from[0].k = 48;
+    from[1].n_experts = 0;
+    from[2].n = 0;
+    from[3].format = KRN_W_BF16;
+    from[4].data = (const uint8_t *)from[4].data + 8;
+    for (int i = 0; i < 5; i++) assert_int_equal(krn_kx_lay(&from[i], blocks, gpu_stream(), &e), ERR_ARG);
+    assert_int_equal(krn_kx_lay(&b.plain, blocks + 8, gpu_stream(), &e), ERR_ARG);
     bank_free(&b);
 }
 
@@ -286,6 +333,8 @@ static void official(bool down)
 {
     if (getenv("SPARKTAPE_GPU_SMALL")) skip(); /* minutes under a checker, and the same loops as small shapes */
     bank b = bank_make(EXPERTS, down ? DIM : 2 * INTER, down ? INTER : DIM, false, down ? 2000 : 1000);
+    lays_what_the_cpu_packs(down ? "official down, laid" : "official up, laid", &b);
+    print_laying(&b, down);
     same_bits(down ? "official down" : "official up", &b, down, ROWS_MOST, PICKS, SPREAD);
     print_times(&b, down);
     bank_free(&b);

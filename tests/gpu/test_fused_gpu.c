@@ -18,7 +18,7 @@
 
 #define OK(call) gpu_ok(call, &e)
 
-enum { SEPARATE, FUSED, WAYS, OUTPUTS_MAX = 4 };
+enum { SEPARATE, FUSED, WAYS, OUTPUTS_MAX = 5 };
 
 /* Elements before every array: 0, or 1 to put all of them off 16-byte boundaries. */
 static int shift;
@@ -185,6 +185,31 @@ static int64_t norm_rope_qdq(int32_t rows, int32_t head_dim, int32_t rope_dim, f
     return compare("rmsnorm_rope_qdq", off != 0);
 }
 
+static int64_t norm_pair(int32_t rows, int32_t dim, int32_t head_dim, int32_t rope_dim, float off)
+{
+    err e = { 0 };
+    void *latent[WAYS], *latent_q[WAYS], *norm[WAYS], *rotated[WAYS], *q[WAYS];
+    krn_stream s = gpu_stream();
+    bf16 *x = put_bf16(rows, dim, 11, 2.0f, true), *w = put_bf16(1, dim, 12, 1.0f, false);
+    bf16 *kv_x = put_bf16(rows, head_dim, 21, 2.0f, true), *kv_w = put_bf16(1, head_dim, 22, 1.0f, false);
+    const int32_t *pos = put_positions(rows);
+    const float *freq = put_freqs(rope_dim);
+    const int64_t n = (int64_t)rows * dim, n_kv = (int64_t)rows * head_dim;
+    take(latent, n, 2);
+    take(latent_q, n, 2);
+    take(norm, n_kv, 2);
+    take(rotated, n_kv, 2);
+    take(q, n_kv, 2);
+    OK(krn_rmsnorm(x, dim, w, latent[0], dim, rows, dim, EPS, s, &e));
+    OK(krn_act_qdq(latent[0], dim, latent_q[0], dim, rows, dim, s, &e));
+    OK(krn_rmsnorm(kv_x, head_dim, kv_w, norm[0], head_dim, rows, head_dim, EPS, s, &e));
+    OK(krn_rope(norm[0], rotated[0], rows, 1, head_dim, rope_dim, pos, freq, false, s, &e));
+    OK(krn_act_qdq(rotated[0], head_dim, q[0], head_dim, rows, head_dim, s, &e));
+    const krn_norm_side side = { x, w, dim, latent[1], latent_q[1] }, kv = { kv_x, kv_w, head_dim, norm[1], q[1] };
+    OK(krn_rmsnorm_pair_qdq(&side, &kv, rows, rope_dim, pos, freq, EPS + off, rotated[1], s, &e));
+    return compare("rmsnorm_pair_qdq", off != 0);
+}
+
 static int64_t attention(int32_t batch, int32_t n_block, int32_t window, int32_t heads, int32_t head_dim, int32_t rope_dim,
                          bool rotate, float off)
 {
@@ -295,6 +320,43 @@ static int64_t combine_expand(int32_t rows, int32_t k, int32_t hc, int32_t dim, 
     return compare("combine_expand", other != 0);
 }
 
+/* From a sub-block's sums (combine: of picks, k > 0) to the next one's input. */
+static int64_t expand_norm(int32_t rows, int32_t k, int32_t hc, int32_t dim, bool quantised, float off)
+{
+    err e = { 0 };
+    void *y[WAYS], *out[WAYS], *collapsed[WAYS], *norm[WAYS], *q[WAYS] = { NULL };
+    krn_stream s = gpu_stream();
+    const mixing m = mixing_put(rows, hc, dim);
+    const int64_t n = (int64_t)rows * dim, picks = (int64_t)rows * k;
+    int32_t *ids = malloc((size_t)(picks + 1) * sizeof *ids);
+    assert_non_null(ids);
+    for (int64_t i = 0; i < picks; i++) ids[i] = (int32_t)(gpu_hash(180, (uint64_t)i) % 128);
+    const int32_t *dev_ids = put_i32(ids, picks + 1);
+    free(ids);
+    /* Of combine no slot is infinite: every row would be. */
+    const float *sum = put_f32(k ? picks : rows, dim, 181, 1.0f, k == 0), *shared = put_f32(rows, dim, 182, 1.0f, false);
+    const float *pre = put_f32(rows, hc, 183, 1.0f, false);
+    const bf16 *w = put_bf16(1, dim, 184, 1.0f, false);
+    take(y, n, 2);
+    take(out, n * hc, 2);
+    take(collapsed, n, 2);
+    take(norm, n, 2);
+    if (quantised) take(q, n, 2);
+    if (k) OK(krn_combine_exact(sum, dev_ids, shared, y[0], rows, k, dim, s, &e));
+    else OK(krn_round_bf16(sum, y[0], n, s, &e));
+    OK(krn_mhc_expand(y[0], m.x, m.post, m.comb, out[0], rows, hc, dim, s, &e));
+    OK(krn_mhc_collapse(out[0], pre, collapsed[0], rows, hc, dim, s, &e));
+    OK(krn_rmsnorm(collapsed[0], dim, w, norm[0], dim, rows, dim, EPS, s, &e));
+    if (quantised) OK(krn_act_qdq(norm[0], dim, q[0], dim, rows, dim, s, &e));
+    if (k)
+        OK(krn_combine_expand_norm(sum, dev_ids, shared, m.x, m.post, m.comb, pre, w, rows, k, hc, dim, EPS + off, y[1],
+                                   out[1], collapsed[1], norm[1], q[1], s, &e));
+    else
+        OK(krn_round_expand_norm(sum, m.x, m.post, m.comb, pre, w, rows, hc, dim, EPS + off, y[1], out[1], collapsed[1],
+                                 norm[1], q[1], s, &e));
+    return compare(k ? "combine_expand_norm" : "round_expand_norm", off != 0);
+}
+
 /* ---- tests ---- */
 
 static void official_shapes_have_the_bits_of_the_ops(void **state)
@@ -307,6 +369,7 @@ static void official_shapes_have_the_bits_of_the_ops(void **state)
         norm_qdq(rows, 5120, 0);
         norm_qdq(rows, 1280, 0);
         norm_rope_qdq(rows, 512, 64, 0);
+        norm_pair(rows, 1280, 512, 64, 0);
         attention(batch, 5, 128, 64, 512, 64, false, 0);
         attention(batch, 5, 128, 64, 512, 64, true, 0);
         attention(batch, 5, 128, 32, 512, 64, false, 0);
@@ -316,6 +379,8 @@ static void official_shapes_have_the_bits_of_the_ops(void **state)
         gate(rows, 128, 3, 0);
         round_expand(rows, 4, 5120, 0);
         combine_expand(rows, 3, 4, 5120, 0);
+        expand_norm(rows, 0, 4, 5120, true, 0);
+        expand_norm(rows, 3, 4, 5120, true, 0);
     }
     norm_qdq(128, 5120, 0);
     norm_rope_qdq(128, 512, 64, 0);
@@ -328,6 +393,8 @@ static void small_shapes_have_the_bits_of_the_ops(void **state)
         collapse_norm(7, hc, 64, true, 0);
         round_expand(7, hc, 64, 0);
         combine_expand(7, hc, hc, 64, 0);
+        expand_norm(7, 0, hc, 96, true, 0);
+        expand_norm(7, hc, hc, 96, false, 0);
     }
     norm_qdq(7, 32, 0);
     norm_qdq(1, 96, 0);
@@ -335,6 +402,8 @@ static void small_shapes_have_the_bits_of_the_ops(void **state)
     norm_rope_qdq(7, 32, 32, 0);
     norm_rope_qdq(7, 96, 2, 0);
     norm_rope_qdq(7, 128, 42, 0); /* the tail starts inside a group of eight */
+    for (int32_t rows = 1; rows <= 20; rows++) norm_pair(rows, 96, 64, 16, 0);
+    norm_pair(7, 32, 1280, 42, 0); /* the second is the longer one */
     attention(4, 5, 16, 4, 64, 16, false, 0);
     attention(4, 5, 16, 4, 64, 16, true, 0);
     attention(2, 5, 16, 4, 128, 32, false, 0);
@@ -363,6 +432,9 @@ static void odd_shapes_have_the_bits_of_the_ops(void **state)
         norm_qdq(6, 480, 0);
         norm_rope_qdq(6, 8192 + 32, 8192, 0);
         norm_rope_qdq(6, 160, 64, 0);
+        norm_pair(6, 8192 + 64, 160, 64, 0); /* one row longer than a block holds, or both */
+        norm_pair(6, 480, 8192 + 32, 8192, 0);
+        norm_pair(6, 3 * 8192 + 32, 8192 + 64, 64, 0);
         attention(2, 5, 20, 3, 160, 64, false, 0);
         attention(2, 5, 20, 3, 160, 64, true, 0);
         attention(2, 3, 300, 3, 512, 64, false, 0); /* keys in more than one chunk; by the plain kernel where shifted */
@@ -375,6 +447,9 @@ static void odd_shapes_have_the_bits_of_the_ops(void **state)
         round_expand(6, 4, 1000, 0);
         combine_expand(6, 9, 4, 37, 0);
         combine_expand(6, 5, 4, 1000, 0);
+        expand_norm(6, 0, 4, 37, false, 0);
+        expand_norm(6, 5, 4, 1000, false, 0);
+        expand_norm(6, 4, 2, 8224, true, 0); /* two launches */
     }
     shift = 0;
     gate(3, KRN_GATE_SELECT_EXPERTS_MAX, 6, 0);
@@ -406,12 +481,15 @@ static void a_fused_call_with_another_argument_is_seen(void **state)
     assert_true(collapse_norm(5, 4, 512, true, 0.25f) > 0);
     assert_true(norm_qdq(5, 512, 0.25f) > 0);
     assert_true(norm_rope_qdq(5, 512, 64, 0.25f) > 0);
+    assert_true(norm_pair(5, 1280, 512, 64, 0.25f) > 0);
     assert_true(attention(1, 5, 16, 4, 64, 16, false, 0.25f) > 0);
     assert_true(attention(1, 5, 16, 4, 64, 16, true, 0.25f) > 0);
     assert_true(swiglu(5, 256, true, -1.0f) > 0);
     assert_true(gate(5, 128, 3, 0.5f) > 0);
     assert_true(round_expand(5, 4, 512, 1) > 0);
     assert_true(combine_expand(5, 3, 4, 512, 1) > 0);
+    assert_true(expand_norm(5, 0, 4, 512, true, 1) > 0);
+    assert_true(expand_norm(5, 3, 4, 512, false, 1) > 0);
 }
 
 static void shapes_outside_the_contract_are_refused(void **state)
@@ -440,6 +518,14 @@ static void shapes_outside_the_contract_are_refused(void **state)
     assert_int_equal(NORM_ROPE(1, 64, 0), ERR_ARG);
     assert_int_equal(NORM_ROPE(1, 8224, 8194), ERR_ARG);
     OK(NORM_ROPE(0, 64, 16));
+#define PAIR(rows, dim, head_dim, rope_dim)                                                                       \
+    krn_rmsnorm_pair_qdq(&(krn_norm_side){ some, some, dim, some, some },                                         \
+                         &(krn_norm_side){ some, some, head_dim, some, some }, rows, rope_dim, NULL, NULL, 1, some, s, &e)
+    assert_int_equal(PAIR(-1, 64, 64, 16), ERR_ARG);
+    assert_int_equal(PAIR(1, 48, 64, 16), ERR_ARG);
+    assert_int_equal(PAIR(1, 64, 48, 16), ERR_ARG);
+    assert_int_equal(PAIR(1, 64, 64, 66), ERR_ARG);
+    OK(PAIR(0, 64, 64, 16));
 #define ATTENTION(batch, n_block, head_dim, rope_dim)                                                                    \
     krn_attention_rope_qdq(some, some, 1 << 20, NULL, NULL, 16, some, batch, n_block, NULL, 1, 4, head_dim, rope_dim,   \
                            NULL, NULL, NULL, some, some, some, s, &e)

@@ -70,6 +70,7 @@ static krn_weight weight_magnitude(const krn_weight *w)
         case KRN_W_FP4: data[i] &= 0x77; break;
         case KRN_W_BF16: data[i] &= i % 2 ? 0x7f : 0xff; break;
         case KRN_W_F32: data[i] &= i % 4 == 3 ? 0x7f : 0xff; break;
+        case KRN_W_EXL3: break; /* not krn_linear's */
         }
     m.data = data;
     return m;
@@ -349,6 +350,93 @@ static void every_code_under_every_scale_is_exact(void **state)
     }
 }
 
+/* ---- pairs ---- */
+
+/* Both products of a pair, and each alone: the same bits, and nothing between rows. rows: of p's x. */
+static void judge_pair(const problem *p, const krn_weight *second, int32_t rows, krn_out out, krn_out second_out)
+{
+    err e = { 0 };
+    const krn_weight *w[2] = { &p->dw, second };
+    const krn_out kind[2] = { out, second_out };
+    krn_linear_side side[2];
+    void *alone[2];
+    size_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t ldy = w[i]->n + 3 + i;
+        bytes[i] = (size_t)(rows * ldy) * (kind[i] == KRN_OUT_BF16 ? 2 : 4);
+        side[i] = (krn_linear_side){ w[i], kind[i], gpu_out(bytes[i]), ldy };
+        alone[i] = gpu_out(bytes[i]);
+        gpu_ok(krn_linear(p->dx, p->ldx, rows, w[i], kind[i], alone[i], ldy, gpu_stream(), &e), &e);
+    }
+    gpu_ok(krn_linear_pair(p->dx, p->ldx, rows, side, gpu_stream(), &e), &e);
+    for (int i = 0; i < 2; i++) {
+        uint8_t *got = take((int64_t)bytes[i]), *wanted = take((int64_t)bytes[i]);
+        char label[96];
+        snprintf(label, sizeof label, "%s, rows %d, product %d", p->label, rows, i);
+        gpu_get(side[i].y, got, bytes[i]);
+        gpu_get(alone[i], wanted, bytes[i]);
+        const size_t size = kind[i] == KRN_OUT_BF16 ? 2 : 4;
+        gpu_same(label, got, wanted, (int64_t)(bytes[i] / size), size);
+        free(got);
+        free(wanted);
+    }
+}
+
+typedef struct pair_shape { const char *label; krn_wformat format[2]; int32_t n[2], k[2], x_pad; bool one; } pair_shape;
+
+static void a_pair_has_the_bits_of_its_products(void **state)
+{
+    (void)state;
+    enum { ROWS = 33 };
+    static const int32_t T[] = { 1, 4, 5, 8, 9, 10, 15, 16, 17, 20, 24, 25, 33 };
+    static const pair_shape SHAPES[] = { /* one: a single launch on a card of 132 multiprocessors */
+        { "wq_a, wkv", { KRN_W_FP8, KRN_W_FP8 }, { 1280, 512 }, { 5120, 5120 }, 0, true },
+        { "shared w1, w3", { KRN_W_FP8, KRN_W_FP8 }, { 1152, 1152 }, { 5120, 5120 }, 0, true },
+        { "wq_a, wkv expanded", { KRN_W_BF16, KRN_W_BF16 }, { 1280, 512 }, { 5120, 5120 }, 0, true },
+        { "slices 1 and 16", { KRN_W_FP8, KRN_W_FP8 }, { 1, 520 }, { 1024, 1024 }, 8, true },
+        { "tails", { KRN_W_FP8, KRN_W_FP8 }, { 17, 100 }, { 416, 416 }, 8, true },
+        { "bf16 tails", { KRN_W_BF16, KRN_W_BF16 }, { 257, 300 }, { 1000, 1000 }, 8, true },
+        { "too long for one", { KRN_W_FP8, KRN_W_FP8 }, { 16384, 512 }, { 128, 128 }, 0, false },
+        { "unaligned", { KRN_W_FP8, KRN_W_FP8 }, { 40, 48 }, { 160, 160 }, 3, false },
+        { "other formats", { KRN_W_FP8, KRN_W_BF16 }, { 320, 320 }, { 256, 256 }, 0, false },
+        { "a gate", { KRN_W_BF16, KRN_W_BF16 }, { 128, 320 }, { 256, 256 }, 0, false },
+        { "other columns", { KRN_W_FP8, KRN_W_FP8 }, { 64, 64 }, { 256, 128 }, 0, false },
+        { "fp4", { KRN_W_FP4, KRN_W_FP4 }, { 64, 80 }, { 256, 256 }, 0, false },
+    };
+    for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++) {
+        const pair_shape *s = &SHAPES[i];
+        problem p = { .label = s->label, .rows = ROWS, .groups = 1, .ldx = s->k[0] + s->x_pad };
+        krn_weight host[2], dev[2];
+        p.x = take(ROWS * p.ldx * 2);
+        gpu_fill_bf16(p.x, ROWS * p.ldx, 900 + i, 1.0f);
+        for (int j = 0; j < 2; j++) {
+            host[j] = dense(s->format[j], s->n[j], s->k[j]);
+            weight_fill(&host[j], false, 910 + 2 * i + (uint64_t)j);
+        }
+        for (size_t t = 0; t < sizeof T / sizeof *T; t++) {
+            p.dx = gpu_put(p.x, (size_t)(ROWS * p.ldx) * 2);
+            for (int j = 0; j < 2; j++) {
+                dev[j] = host[j];
+                dev[j].data = gpu_put(host[j].data, (size_t)(host[j].n * host[j].row_bytes));
+                if (scaled(&host[j]))
+                    dev[j].scale = gpu_put(host[j].scale, (size_t)(scale_rows_of(&host[j]) * host[j].scale_row_bytes));
+            }
+            p.dw = dev[0];
+            const int64_t before = krn_launch_count();
+            judge_pair(&p, &dev[1], T[t], t % 2 ? KRN_OUT_BF16 : KRN_OUT_F32, t % 3 ? KRN_OUT_BF16 : KRN_OUT_F32);
+            const int64_t launches = krn_launch_count() - before - 2; /* without those of each alone */
+            if (T[t] > 24 || !s->one) assert_int_equal(launches, 2);
+            else assert_in_range(launches, 1, 2);
+            gpu_free_all();
+        }
+        for (int j = 0; j < 2; j++) {
+            free((void *)(uintptr_t)host[j].data);
+            free((void *)(uintptr_t)host[j].scale);
+        }
+        free(p.x);
+    }
+}
+
 /* ---- edges ---- */
 
 static void nan_and_infinity_are_the_contracts(void **state)
@@ -390,6 +478,8 @@ static void shapes_outside_the_contract_are_refused(void **state)
     w.k = 40;
     assert_int_equal(krn_linear(p.dx, 64, 4, &w, KRN_OUT_F32, y, 64, gpu_stream(), &e), ERR_ARG);
     assert_non_null(strstr(e.msg, "k=40"));
+    const krn_linear_side side[2] = { { &p.dw, KRN_OUT_F32, y, 64 }, { &w, KRN_OUT_F32, y, 64 } };
+    assert_int_equal(krn_linear_pair(p.dx, 64, 4, side, gpu_stream(), &e), ERR_ARG); /* the second alone is wrong */
     w.k = 0;
     assert_int_equal(krn_linear(p.dx, 64, 4, &w, KRN_OUT_F32, y, 64, gpu_stream(), &e), ERR_ARG);
 
@@ -431,6 +521,7 @@ int main(void)
         cmocka_unit_test(unaligned_operands_are_legal),
         cmocka_unit_test(slices_have_the_sums_of_their_part),
         cmocka_unit_test(large_scales_are_exact),
+        cmocka_unit_test(a_pair_has_the_bits_of_its_products),
         cmocka_unit_test(nan_and_infinity_are_the_contracts),
         cmocka_unit_test(shapes_outside_the_contract_are_refused),
         cmocka_unit_test(the_verdict_sees_planted_faults),
