@@ -45,7 +45,7 @@ __global__ static void __launch_bounds__(KRN_WARP)
 {
     enum { AT_ONCE = 4 }; /* elements of a lane */
     extern __shared__ float row_scores[]; /* [n_experts], then the bias: every pick reads them again */
-    krn_begin();
+    krn_wait_for_previous();
     float *row_bias = row_scores + n_experts;
     const int64_t row = blockIdx.x;
     logits += row * n_experts; /* [n_experts] */
@@ -67,6 +67,7 @@ __global__ static void __launch_bounds__(KRN_WARP)
         }
     }
     __syncwarp();
+    krn_let_next_begin(); /* not before: the experts can do nothing without ids, and would keep others from the card */
     krn_gate_pick(row_scores, row_bias, n_experts, k, route_scale, ids + row * k, weights + row * k);
 }
 
