@@ -1,9 +1,11 @@
-/* Pairs of the routed experts: banks expanded to BF16 against MXFP4 as stored, and the combine inside the product. */
+/* Pairs of the routed experts: banks expanded to BF16 against MXFP4 as stored, that against MXFP4 in fragment order, and
+ * the combine inside the product. */
 #include "engine/ab_sides.h"
 
 #include "engine/noise.h"
 #include "kernels/combine.h"
 #include "kernels/experts.h"
+#include "kernels/experts_kx.h"
 
 enum { GROUP = FMT_QDQ_GROUP };
 enum { EXPERTS, N, K, PICKS }; /* of dim: a bank of EXPERTS matrices [N, K]. up: N is gate and up together */
@@ -14,7 +16,7 @@ static const int32_t UP_SHAPES[][AB_DIMS_MAX] = { { 24, 2304, 5120, 3 }, { 8, 12
 static const int32_t DOWN_SHAPES[][AB_DIMS_MAX] = { { 24, 5120, 1152, 3 }, { 8, 256, 128, 3 } };
 
 /* ids: AB_NODES times [T, PICKS], other experts in each node of a timed unit. */
-enum { X, IDS, CODES, SCALES, Y, EXPANDED, N_BOTH, SLOT = EXPANDED, SHARED, N_COMBINE };
+enum { X, IDS, CODES, SCALES, Y, EXPANDED, N_BOTH, SLOT = EXPANDED, SHARED, N_COMBINE, BLOCKS = EXPANDED, N_LAID };
 
 static void bank_arrays(const int32_t *dim, int32_t T, int64_t x_rows, ab_array *a)
 {
@@ -185,6 +187,60 @@ static err_code combine_new(const ab_call *c, err *e)
     return ERR_OK;
 }
 
+/* ---- in fragment order ---- a layout is no arithmetic: the CPU runs the checkpoint's for both sides */
+
+static void laid_array(const int32_t *dim, ab_array *a)
+{
+    a[BLOCKS] = ab_work("blocks", FMT_DTYPE_U8, dim[EXPERTS] * krn_kx_bytes(dim[N], dim[K]));
+}
+
+static int32_t up_laid_arrays(const int32_t *dim, int32_t T, ab_array *a)
+{
+    up_arrays(dim, T, a);
+    laid_array(dim, a);
+    return N_LAID;
+}
+
+static int32_t down_laid_arrays(const int32_t *dim, int32_t T, ab_array *a)
+{
+    down_arrays(dim, T, a);
+    laid_array(dim, a);
+    return N_LAID;
+}
+
+static err_code lay(const ab_call *c, err *e)
+{
+    const krn_expert_bank bank = packed(c->dim, c->buf);
+    if (c->on_card) AB_CARD(krn_kx_lay(&bank, c->buf[BLOCKS], c->stream, e));
+    (void)e, (void)bank;
+    return ERR_OK;
+}
+
+static krn_kx_bank laid(const ab_call *c)
+{
+    return (krn_kx_bank){ c->dim[EXPERTS], c->dim[N], c->dim[K], false, c->buf[BLOCKS] };
+}
+
+static err_code up_laid(const ab_call *c, err *e)
+{
+    const krn_kx_bank bank = laid(c);
+    bf16 *gate = c->buf[Y];
+    if (!c->on_card) return up_new(c, e);
+    AB_CARD(krn_experts_kx_up(c->buf[X], ids_of(c), c->T, c->dim[PICKS], &bank, gate,
+                              gate + (int64_t)c->T * c->dim[PICKS] * (c->dim[N] / 2), c->stream, e));
+    (void)bank, (void)gate;
+    return ERR_OK;
+}
+
+static err_code down_laid(const ab_call *c, err *e)
+{
+    const krn_kx_bank bank = laid(c);
+    if (!c->on_card) return down_new(c, e);
+    AB_CARD(krn_experts_kx_down(c->buf[X], ids_of(c), c->T, c->dim[PICKS], &bank, c->buf[Y], c->stream, e));
+    (void)bank;
+    return ERR_OK;
+}
+
 /* ---- bytes ---- */
 
 /* Of the matrices that T rows want: packed, expanded. */
@@ -208,6 +264,27 @@ static void down_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
     const uint64_t t = (uint64_t)T, n = (uint64_t)dim[N], k = (uint64_t)dim[K], picks = (uint64_t)dim[PICKS];
     bank_bytes(dim, T, out);
     for (int s = 0; s < AB_SIDES; s++) out[s] += t * picks * (k * 2 + n * 4 + sizeof(int32_t));
+}
+
+/* Whole blocks: a little more than codes and scales. */
+static void laid_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
+{
+    const int32_t picks = T * dim[PICKS], used = picks < dim[EXPERTS] ? picks : dim[EXPERTS];
+    const uint64_t elems = (uint64_t)used * (uint64_t)dim[N] * (uint64_t)dim[K];
+    out[AB_BASE] = out[AB_NEW];
+    out[AB_NEW] += (uint64_t)used * (uint64_t)krn_kx_bytes(dim[N], dim[K]) - elems / 2 - elems / GROUP;
+}
+
+static void up_laid_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
+{
+    up_bytes(dim, T, out);
+    laid_bytes(dim, T, out);
+}
+
+static void down_laid_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
+{
+    down_bytes(dim, T, out);
+    laid_bytes(dim, T, out);
 }
 
 /* Slots are written and read by the base alone. */
@@ -236,5 +313,14 @@ static const ab_pair PAIRS[] = {
       .own_twin = true, .kinds = AB_NUMBERS, .t_max = 8, .seeds_max = 100, .dims = "experts n k picks",
       .shape = DOWN_SHAPES, .n_shapes = COUNT_OF(DOWN_SHAPES), .cpu_first = 1, .arrays = combine_arrays,
       .weights = packed_weights, .fill = ids_fill, .side = { combine_base, combine_new }, .bytes = combine_bytes },
+    { .name = { "experts_up_packed", "experts_up_kx" },
+      .summary = "w1 and w3 of every pick: MXFP4 as stored, in fragment order", .kinds = AB_NUMBERS, .t_max = 8,
+      .seeds_max = 20, .dims = "experts n k picks", .shape = UP_SHAPES, .n_shapes = COUNT_OF(UP_SHAPES), .cpu_first = 1,
+      .arrays = up_laid_arrays, .weights = packed_weights, .fill = ids_fill, .prepare = lay, .side = { up_new, up_laid },
+      .bytes = up_laid_bytes },
+    { .name = { "experts_down_packed", "experts_down_kx" }, .summary = "w2 of every pick, likewise", .kinds = AB_NUMBERS,
+      .t_max = 8, .seeds_max = 20, .dims = "experts n k picks", .shape = DOWN_SHAPES, .n_shapes = COUNT_OF(DOWN_SHAPES),
+      .cpu_first = 1, .arrays = down_laid_arrays, .weights = packed_weights, .fill = ids_fill, .prepare = lay,
+      .side = { down_new, down_laid }, .bytes = down_laid_bytes },
 };
 const ab_pair_list AB_PAIRS_EXPERTS = { PAIRS, COUNT_OF(PAIRS) };

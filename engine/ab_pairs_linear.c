@@ -1,4 +1,5 @@
-/* Pairs of products: expanded to BF16 against packed as the checkpoint stores it, and the Markov term with hot rows. */
+/* Pairs of products: expanded to BF16 against packed as the checkpoint stores it, two of the same rows as one launch, and
+ * the Markov term with hot rows. */
 #include "engine/ab_sides.h"
 
 #include "engine/noise.h"
@@ -89,6 +90,60 @@ static void dense_bound(const ab_inputs *in, krn_span *y)
     for (int32_t t = 0; t < in->T; t++)
         job[t] = (krn_linear_bound_job){ .w = &w, .x = x + (int64_t)t * w.k, .y = y + (int64_t)t * w.n };
     krn_linear_bound(job, in->T, KRN_RULE_PARITY);
+}
+
+/* ---- two products of the same x, as one launch ---- the first N0 rows of a weight and the others are the two */
+
+enum { P_N, P_K, P_N0 };
+enum { P_FIRST = D_Y, P_SECOND = D_Y + 1, P_ARRAYS };
+/* wq_a and wkv, w1 and w3 of the shared expert, of one of two ranks; then a small one. */
+static const int32_t PAIR_SHAPES[][AB_DIMS_MAX] = { { 1792, 5120, 1280 }, { 2304, 5120, 1152 }, { 160, 256, 96 } };
+
+static int32_t pair_arrays(const int32_t *dim, int32_t T, ab_array *a)
+{
+    dense_arrays(dim, T, a);
+    a[P_FIRST] = ab_out("first", FMT_DTYPE_F32, (int64_t)T * dim[P_N0]);
+    a[P_SECOND] = ab_out("second", FMT_DTYPE_F32, (int64_t)T * (dim[P_N] - dim[P_N0]));
+    return P_ARRAYS;
+}
+
+static void pair_weights_of(const ab_call *c, krn_weight w[2])
+{
+    const krn_weight both = dense_packed(c->dim, c->buf);
+    w[0] = krn_weight_slice(&both, 0, c->dim[P_N0], 0, c->dim[P_K]);
+    w[1] = krn_weight_slice(&both, c->dim[P_N0], c->dim[P_N] - c->dim[P_N0], 0, c->dim[P_K]);
+}
+
+static err_code pair_apart(const ab_call *c, err *e)
+{
+    krn_weight w[2];
+    pair_weights_of(c, w);
+    for (int i = 0; i < 2; i++) {
+        if (!c->on_card)
+            krn_linear_ref(c->buf[D_X], w[i].k, c->T, &w[i], KRN_ACC_BLOCKED, KRN_OUT_F32, c->buf[P_FIRST + i], w[i].n);
+        else AB_CARD(krn_linear(c->buf[D_X], w[i].k, c->T, &w[i], KRN_OUT_F32, c->buf[P_FIRST + i], w[i].n, c->stream, e));
+    }
+    (void)e;
+    return ERR_OK;
+}
+
+static err_code pair_together(const ab_call *c, err *e)
+{
+    krn_weight w[2];
+    if (!c->on_card) return pair_apart(c, e);
+    pair_weights_of(c, w);
+    AB_CARD(krn_linear_pair(c->buf[D_X], w[0].k, c->T,
+                            (const krn_linear_side[]){ { &w[0], KRN_OUT_F32, c->buf[P_FIRST], w[0].n },
+                                                       { &w[1], KRN_OUT_F32, c->buf[P_SECOND], w[1].n } },
+                            c->stream, e));
+    return ERR_OK;
+}
+
+/* x is read once. */
+static void pair_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
+{
+    dense_bytes(dim, T, out);
+    out[AB_BASE] = out[AB_NEW] + (uint64_t)T * (uint64_t)dim[P_K] * 2;
 }
 
 /* ---- Markov: computed, from the table of hot rows ---- T slots at their first position */
@@ -189,6 +244,10 @@ static const ab_pair PAIRS[] = {
       .shape = DENSE_SHAPES, .n_shapes = COUNT_OF(DENSE_SHAPES), .cpu_first = COUNT_OF(DENSE_SHAPES) - 1,
       .arrays = dense_arrays, .weights = dense_weights, .side = { dense_base, dense_new }, .bytes = dense_bytes,
       .bound = dense_bound },
+    { .name = { "linear+linear", "linear_pair" }, .summary = "two products of the same rows", .kinds = AB_NUMBERS,
+      .t_max = AB_T_MAX, .seeds_max = 20, .dims = "n k n0", .shape = PAIR_SHAPES, .n_shapes = COUNT_OF(PAIR_SHAPES),
+      .cpu_first = COUNT_OF(PAIR_SHAPES) - 1, .arrays = pair_arrays, .weights = dense_weights,
+      .side = { pair_apart, pair_together }, .bytes = pair_bytes },
     { .name = { "markov_step", "markov_step_hot" }, .summary = "the Markov term: computed, from the table of hot rows",
       .own_twin = true, .kinds = AB_NUMBERS | AB_BIT(AB_STALE), .t_max = KRN_MARKOV_BATCH_MAX,
       .dims = "n rank vocab hot", .shape = MARKOV_SHAPES, .n_shapes = COUNT_OF(MARKOV_SHAPES),

@@ -185,6 +185,72 @@ static void rope_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
     out[AB_BASE] = out[AB_NEW] + t * 2 * row;
 }
 
+/* ---- both, side by side ---- */
+
+enum { B_DIM, B_HEAD, B_ROPE };
+enum { B_X, B_W, B_KV, B_KV_W, B_POS, B_FREQ, B_NORM, B_Q, B_KV_NORM, B_KV_ROTATED, B_KV_Q, B_N };
+static const int32_t BOTH_SHAPES[][AB_DIMS_MAX] = { { 1280, 512, 64 }, { 96, 128, 42 }, { 512, 32, 32 } };
+
+static int32_t both_arrays(const int32_t *dim, int32_t T, ab_array *a)
+{
+    const int64_t n = (int64_t)T * dim[B_DIM], kv = (int64_t)T * dim[B_HEAD];
+    a[B_X] = ab_bf16("x", n, 2.0f);
+    a[B_W] = ab_bf16("w", dim[B_DIM], 1.0f);
+    a[B_KV] = ab_bf16("kv", kv, 2.0f);
+    a[B_KV_W] = ab_bf16("kv w", dim[B_HEAD], 1.0f);
+    a[B_POS] = ab_i32("pos", T);
+    a[B_FREQ] = ab_f32("freq", dim[B_ROPE] / 2, 0);
+    a[B_NORM] = ab_out("norm", FMT_DTYPE_BF16, n);
+    a[B_Q] = ab_out("q", FMT_DTYPE_BF16, n);
+    a[B_KV_NORM] = ab_out("kv norm", FMT_DTYPE_BF16, kv);
+    a[B_KV_ROTATED] = ab_out("kv rotated", FMT_DTYPE_BF16, kv);
+    a[B_KV_Q] = ab_out("kv q", FMT_DTYPE_BF16, kv);
+    return B_N;
+}
+
+static void both_fill(const ab_inputs *in)
+{
+    fill_positions(in, in->buf[B_POS], in->T);
+    krn_rope_freqs(10000.0, in->dim[B_ROPE], in->buf[B_FREQ]);
+}
+
+/* On the card two fused launches. */
+static err_code both_apart(const ab_call *c, err *e)
+{
+    const int32_t dim = c->dim[B_DIM], head = c->dim[B_HEAD];
+    if (!c->on_card) {
+        AB_RUN(krn_rmsnorm, c->buf[B_X], dim, c->buf[B_W], c->buf[B_NORM], dim, c->T, dim, EPS);
+        AB_RUN(krn_act_qdq, c->buf[B_NORM], dim, c->buf[B_Q], dim, c->T, dim);
+        AB_RUN(krn_rmsnorm, c->buf[B_KV], head, c->buf[B_KV_W], c->buf[B_KV_NORM], head, c->T, head, EPS);
+        AB_RUN_ACC(krn_rope, c->buf[B_KV_NORM], c->buf[B_KV_ROTATED], c->T, 1, head, c->dim[B_ROPE], c->buf[B_POS],
+                   c->buf[B_FREQ], false);
+        AB_RUN(krn_act_qdq, c->buf[B_KV_ROTATED], head, c->buf[B_KV_Q], head, c->T, head);
+        return ERR_OK;
+    }
+    AB_CARD(krn_rmsnorm_qdq(c->buf[B_X], c->buf[B_W], c->T, dim, EPS, c->buf[B_NORM], c->buf[B_Q], c->stream, e));
+    AB_CARD(krn_rmsnorm_rope_qdq(c->buf[B_KV], c->buf[B_KV_W], c->T, head, c->dim[B_ROPE], c->buf[B_POS], c->buf[B_FREQ],
+                                 EPS, c->buf[B_KV_NORM], c->buf[B_KV_ROTATED], c->buf[B_KV_Q], c->stream, e));
+    (void)e;
+    return ERR_OK;
+}
+
+static err_code both_together(const ab_call *c, err *e)
+{
+    if (!c->on_card) return both_apart(c, e);
+    const krn_norm_side latent = { c->buf[B_X], c->buf[B_W], c->dim[B_DIM], c->buf[B_NORM], c->buf[B_Q] };
+    const krn_norm_side kv = { c->buf[B_KV], c->buf[B_KV_W], c->dim[B_HEAD], c->buf[B_KV_NORM], c->buf[B_KV_Q] };
+    AB_CARD(krn_rmsnorm_pair_qdq(&latent, &kv, c->T, c->dim[B_ROPE], c->buf[B_POS], c->buf[B_FREQ], EPS,
+                                 c->buf[B_KV_ROTATED], c->stream, e));
+    (void)latent, (void)kv;
+    return ERR_OK;
+}
+
+static void both_bytes(const int32_t *dim, int32_t T, uint64_t out[AB_SIDES])
+{
+    const uint64_t n = (uint64_t)dim[B_DIM], kv = (uint64_t)dim[B_HEAD], t = (uint64_t)T;
+    out[AB_BASE] = out[AB_NEW] = BF16_BYTES * ((3 * t + 1) * n + (4 * t + 1) * kv) + 4 * t;
+}
+
 /* ---- rope, attention, rope back, qdq ---- T slots, each with a block of five rows and a full ring */
 
 enum { A_HEADS, A_HEAD, A_ROPE, A_WINDOW };
@@ -328,6 +394,10 @@ static const ab_pair PAIRS[] = {
       .kinds = AB_NUMBERS, .t_max = AB_T_MAX, .dims = "head_dim rope_dim", .shape = ROPE_SHAPES,
       .n_shapes = COUNT_OF(ROPE_SHAPES), .arrays = rope_arrays, .fill = rope_fill, .side = { rope_base, rope_fused },
       .bytes = rope_bytes },
+    { .name = { "rmsnorm_qdq+rmsnorm_rope_qdq", "rmsnorm_pair_qdq" }, .summary = "these two, side by side",
+      .kinds = AB_NUMBERS, .t_max = AB_T_MAX, .dims = "dim head_dim rope_dim", .shape = BOTH_SHAPES,
+      .n_shapes = COUNT_OF(BOTH_SHAPES), .arrays = both_arrays, .fill = both_fill,
+      .side = { both_apart, both_together }, .bytes = both_bytes },
     { .name = { "attention+rope+act_qdq", "attention_rope_qdq" }, .summary = "T slots of five rows, rotated already",
       .kinds = AB_NUMBERS | AB_BIT(AB_STALE), .t_max = 8, .dims = "heads head_dim rope_dim window",
       .shape = ATTENTION_SHAPES, .n_shapes = COUNT_OF(ATTENTION_SHAPES), .cpu_first = 2, .arrays = attention_arrays_plain,
