@@ -359,7 +359,16 @@ static void names_are_found_and_unknown_ones_are_told_the_nearest(void **state)
     assert_non_null(strstr(e.msg, "found 'gnorm', wanted ple_gnorm,"));
 }
 
-static void new_never_moves_more_bytes(void **state)
+/* Those that save a launch, or work on the same bytes in another order. */
+static bool moves_as_much(const ab_pair *p)
+{
+    static const char *const NEW[] = { "rmsnorm_pair_qdq", "experts_up_kx", "experts_down_kx" };
+    for (size_t i = 0; i < COUNT_OF(NEW); i++)
+        if (strcmp(p->name[AB_NEW], NEW[i]) == 0) return true;
+    return false;
+}
+
+static void new_moves_fewer_bytes(void **state)
 {
     (void)state;
     for (int32_t i = 0; i < ab_pair_count(); i++) {
@@ -367,7 +376,8 @@ static void new_never_moves_more_bytes(void **state)
         for (int32_t T = 1; T <= 4; T++) {
             uint64_t moved[AB_SIDES];
             p->bytes(p->shape[0], T, moved);
-            if (moved[AB_NEW] == 0 || moved[AB_NEW] >= moved[AB_BASE]) fail_msg("%s, T %d", p->name[AB_NEW], T);
+            const bool fine = moves_as_much(p) ? moved[AB_NEW] == moved[AB_BASE] : moved[AB_NEW] < moved[AB_BASE];
+            if (moved[AB_NEW] == 0 || !fine) fail_msg("%s, T %d", p->name[AB_NEW], T);
         }
     }
     const ab_pair *comb = find("gr_norm_comb+ple_query_gate_norm", "ple_comb_query_gate_norm");
@@ -519,7 +529,7 @@ int main(void)
         cmocka_unit_test(the_budget_ends_the_pairs_but_not_before_five),
         cmocka_unit_test(every_kind_of_input_is_what_it_says),
         cmocka_unit_test(names_are_found_and_unknown_ones_are_told_the_nearest),
-        cmocka_unit_test(new_never_moves_more_bytes),
+        cmocka_unit_test(new_moves_fewer_bytes),
         cmocka_unit_test(every_pair_keeps_its_promise_on_the_cpu),
         cmocka_unit_test(json_has_a_row_for_each_t_and_a_verdict),
         cmocka_unit_test(a_broken_promise_is_counted_and_shown_with_its_command),
