@@ -49,7 +49,7 @@ def words_are_completed(p):
                           ('classify --ow', {'--own'}), ('browse root/sh', {'root/share'}), ('help cert', {'certify'}),
                           ('record --level ', {'io', 'v1', 'deep'}), ('record --mode = g', {'graph'}),
                           ('parity --modes eager,', {'eager,eager', 'eager,graph'}), ('quantize --head o', set()),
-                          ('synth --config t', {'tiny'}), ('browse --config root/bi', {'root/bin'})):
+                          ('synth --config ti', {'tiny'}), ('browse --config root/bi', {'root/bin'})):
         got = completed(typed)
         check(got == wanted, f'{typed}: found {got}, wanted {wanted}')
 
