@@ -7,6 +7,7 @@
 
 #include <curses.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <term.h>
 #include <termios.h>
@@ -30,8 +31,9 @@ struct tui_term {
 static struct termios saved_mode;
 static char restore[RESTORE_BYTES]; /* what the terminal must be sent: keypad off, attributes off, cursor on, main screen */
 static size_t restore_bytes;
-static struct sigaction saved_action[N_ENDING], curses_stop;
+static struct sigaction saved_action[N_ENDING], saved_stop;
 static void (*ending_hook)(void);
+static pthread_t screen_thread;
 
 /* Tapes are mapped: one that another program cuts or overwrites fails where it is read. */
 static const char TAPE_GONE[] = "sparktape: browse: stopped by a fault: a tape was cut or overwritten while it was read, "
@@ -52,14 +54,38 @@ static void on_ending(int number)
     raise(number);
 }
 
-/* ^Z. A size that changed while the process was stopped was told to nobody: curses is made to ask, and not, as by its own
- * handler, left waiting for a key. */
+/* ^Z. Not curses' own handler: while curses writes a screen that one is off, and a stop asked for just then is lost. A size
+ * that changed while the process was stopped was told to nobody: curses is made to ask. */
 static void on_stop(int number)
 {
+    if (!pthread_equal(pthread_self(), screen_thread)) { /* one that computes: the screen is not its own */
+        pthread_kill(screen_thread, number);
+        return;
+    }
     int saved_errno = errno;
-    curses_stop.sa_handler(number); /* returns when the process goes on */
+    struct sigaction stops = { .sa_handler = SIG_DFL }, again;
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, number);
+    endwin();
+    sigaction(number, &stops, &again);
+    raise(number);
+    sigprocmask(SIG_UNBLOCK, &only, NULL); /* stopped here */
+    sigprocmask(SIG_BLOCK, &only, NULL);
+    sigaction(number, &again, NULL);
+    def_shell_mode(); /* what the shell changed meanwhile is what it finds at the next stop */
+    doupdate();
     raise(SIGWINCH);
     errno = saved_errno;
+}
+
+/* Holds a stop back, or lets it happen. */
+static void hold_stop(bool held)
+{
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, SIGTSTP);
+    sigprocmask(held ? SIG_BLOCK : SIG_UNBLOCK, &only, NULL);
 }
 
 /* ---- colours ---- */
@@ -124,10 +150,22 @@ static void catch_signals(void)
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < N_ENDING; i++)
         if (saved_action[i].sa_handler != SIG_IGN) sigaction(ENDING[i], &action, NULL);
-    sigaction(SIGTSTP, NULL, &curses_stop);
-    action.sa_handler = on_stop;
-    action.sa_flags = 0;
-    if (curses_stop.sa_handler != SIG_IGN && curses_stop.sa_handler != SIG_DFL) sigaction(SIGTSTP, &action, NULL);
+}
+
+/* Before curses looks: it then leaves this signal alone. A shell without job control has it ignored, and it stays so. */
+static void catch_stop(void)
+{
+    struct sigaction action = { .sa_handler = on_stop };
+    sigemptyset(&action.sa_mask);
+    screen_thread = pthread_self();
+    sigaction(SIGTSTP, NULL, &saved_stop);
+    if (saved_stop.sa_handler != SIG_IGN) sigaction(SIGTSTP, &action, NULL);
+}
+
+static void leave_stop(void)
+{
+    sigaction(SIGTSTP, &saved_stop, NULL);
+    hold_stop(false);
 }
 
 /* ^S must not hold up the screen, nor what a handler writes. */
@@ -148,9 +186,12 @@ err_code tui_term_open(bool color, void (*on_ending_too)(void), tui_term **out, 
     tui_term *t = mem_alloc(1, sizeof *t);
     if (!t) return err_set(e, ERR_NOMEM, "no memory for the terminal");
     for (int i = 0; i < N_ENDING; i++) sigaction(ENDING[i], NULL, &saved_action[i]); /* before curses sets its own */
+    hold_stop(true);
+    catch_stop();
     t->screen = newterm(NULL, stdout, stdin);
     if (!t->screen) {
         const char *name = getenv("TERM");
+        leave_stop();
         free(t);
         return err_set(e, ERR_SYSTEM, "TERM is '%s': found no such terminal in terminfo", name ? name : "");
     }
@@ -159,6 +200,7 @@ err_code tui_term_open(bool color, void (*on_ending_too)(void), tui_term **out, 
         endwin();
         delscreen(t->screen);
         free(t);
+        leave_stop();
         return err_set(e, ERR_SYSTEM, "TERM is '%s': found no way to move its cursor, wanted one, or --keys FILE",
                        getenv("TERM"));
     }
@@ -171,7 +213,7 @@ err_code tui_term_open(bool color, void (*on_ending_too)(void), tui_term **out, 
     ending_hook = on_ending_too;
     catch_signals();
     set_escdelay(25);
-    cbreak(); /* ^C and ^Z stay signals: curses stops and comes back cleanly on ^Z */
+    cbreak(); /* ^C and ^Z stay signals */
     noecho();
     nonl();
     leave_flow_alone();
@@ -179,6 +221,7 @@ err_code tui_term_open(bool color, void (*on_ending_too)(void), tui_term **out, 
     define_other_forms();
     curs_set(0);
     make_styles(t, color);
+    hold_stop(false);
     *out = t;
     return ERR_OK;
 }
@@ -191,7 +234,7 @@ void tui_term_close(tui_term *t)
     delscreen(t->screen);
     tcsetattr(STDIN_FILENO, TCSANOW, &saved_mode);
     for (int i = 0; i < N_ENDING; i++) sigaction(ENDING[i], &saved_action[i], NULL);
-    sigaction(SIGTSTP, &curses_stop, NULL);
+    leave_stop();
     free(t);
 }
 
@@ -206,6 +249,7 @@ void tui_term_size(const tui_term *t, int32_t *width, int32_t *height)
 
 void tui_term_show(tui_term *t, const tui_canvas *c)
 {
+    hold_stop(true);
     for (int32_t y = 0; y < c->height; y++)
         for (int32_t x = 0; x < c->width; x++) {
             const tui_cell *cell = &c->cell[(size_t)y * (size_t)c->width + (size_t)x];
@@ -216,6 +260,7 @@ void tui_term_show(tui_term *t, const tui_canvas *c)
             mvadd_wch(y, x, &out); /* the last cell of the screen reports an error and is drawn all the same */
         }
     refresh();
+    hold_stop(false);
 }
 
 void tui_term_copy(tui_term *t, const char *text)
@@ -223,6 +268,7 @@ void tui_term_copy(tui_term *t, const char *text)
     static const char DIGIT[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t n = strlen(text);
     (void)t;
+    hold_stop(true);
     fputs("\033]52;c;", stdout);
     for (size_t i = 0; i < n; i += 3) { /* base64 */
         uint32_t bits = 0;
@@ -231,6 +277,7 @@ void tui_term_copy(tui_term *t, const char *text)
     }
     fputs("\a", stdout);
     fflush(stdout);
+    hold_stop(false);
 }
 
 void tui_term_mouse(tui_term *t, bool on)

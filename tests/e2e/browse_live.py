@@ -76,6 +76,23 @@ def stopping_and_coming_back_keeps_the_screen(p):
     tty.finish(0)
 
 
+def a_stop_that_comes_while_the_screen_is_drawn_is_not_lost(p):
+    again = 'set -m; "$@"; n=148; while [ $n = 148 ]; do echo stopped; read line; fg >/dev/null; n=$?; done; exit $n'
+    tty = Live(p, *tapes(p), shell=again)
+    tty.wait_for('Rounds')
+    for i in range(40):
+        tty.press('o')
+        time.sleep(0.0005 * i)
+        tty.press('\x1a')
+        tty.wait_for('stopped')
+        tty.press('\n')
+        tty.wait_for('Program')
+        tty.press('q')
+        tty.wait_for('Rounds')
+    tty.press('Q')
+    tty.finish(0)
+
+
 def bytes_that_are_no_key_change_nothing(p):
     tty = Live(p, *tapes(p))
     tty.wait_for('5 rounds compared')
@@ -222,7 +239,8 @@ def a_person_in_tmux_finds_exports_and_leaves(p):
 
 TESTS = [live_keys_work_and_quitting_restores_the_terminal, judging_a_round_says_so_and_ends,
          a_signal_restores_the_terminal, a_terminal_without_a_cursor_is_refused,
-         stopping_and_coming_back_keeps_the_screen, bytes_that_are_no_key_change_nothing, a_resized_terminal_is_filled,
+         stopping_and_coming_back_keeps_the_screen, a_stop_that_comes_while_the_screen_is_drawn_is_not_lost,
+         bytes_that_are_no_key_change_nothing, a_resized_terminal_is_filled,
          a_growing_tape_is_followed, a_tape_that_comes_late_is_waited_for_and_one_that_is_replaced_is_told,
          a_tape_that_is_cut_is_named_as_the_reason, the_mouse_is_off_until_its_key,
          a_person_in_tmux_finds_exports_and_leaves]
