@@ -5,6 +5,7 @@
  * phases: scores (a warp loads its own 16 keys x 128 dimensions and multiplies them as they arrive), softmax (a warp a
  * query), values (a warp 32 dimensions, from the keys in shared memory). The bits do not depend on the chunk. A key fills
  * 512 dimensions of shared memory whatever head_dim is, zeros after its own: strides are constants, loops have no tails.
+ * Keys of the window were there before the step: the first chunk's come while the launch before still runs.
  *
  * Both leave their results in shared memory, where krn_attention_rope_qdq (kernels/fused.h) goes on with them. */
 #include "kernels/attention.h"
@@ -315,7 +316,6 @@ __global__ static void __launch_bounds__(THREADS) tensor_kernel(const call a, in
 {
     extern __shared__ __align__(128) bf16 key_rows[]; /* [chunk_keys, TENSOR_DIM], see group_at; then the turns */
     __shared__ __align__(16) chunk_state sh;
-    krn_begin();
     float2 *turns = (float2 *)(key_rows + chunk_keys * TENSOR_DIM);
     const int warp = threadIdx.x / KRN_WARP, lane = threadIdx.x % KRN_WARP, quarter = warp % QUARTERS;
     const int32_t head = blockIdx.x, entry = blockIdx.y, first_query = blockIdx.z * QUERIES;
@@ -325,8 +325,17 @@ __global__ static void __launch_bounds__(THREADS) tensor_kernel(const call a, in
     const uint32_t rows = (uint32_t)__cvta_generic_to_shared(key_rows);
     const int32_t row = warp / QUARTERS * TILE; /* of this warp's first tile */
     const uint32_t tile = rows + row * KEY_BYTES;
+    krn_let_next_begin();
     const float sink = a.sink[head];
     const keys k(a, entry);
+    const int32_t early = min(k.n_ring, chunk_keys); /* keys that need not be waited for: whole tiles of them */
+#pragma unroll
+    for (int i = 0; i < WARP_TILES; i++)
+        if (row + i * WARP_STEP + TILE <= early)
+            tile_load(k, row + i * WARP_STEP, quarter, tile + i * WARP_STEP * KEY_BYTES);
+    copies_commit();
+    krn_wait_for_previous();
+
     uint32_t q[QUARTER / TILE][2];
     queries_load(q, a.q + own, query_stride, n_queries, quarter, a.head_dim);
     softmax_state st = { -1e30f, 0.0f };
@@ -335,8 +344,9 @@ __global__ static void __launch_bounds__(THREADS) tensor_kernel(const call a, in
         const int32_t count = min(chunk_keys, k.n - first);
 #pragma unroll
         for (int i = 0; i < WARP_TILES; i++) {
-            if (row + i * WARP_STEP < count)
-                tile_load(k, first + row + i * WARP_STEP, quarter, tile + i * WARP_STEP * KEY_BYTES);
+            const int32_t at = row + i * WARP_STEP;
+            if (at < count && (first > 0 || at + TILE > early))
+                tile_load(k, first + at, quarter, tile + i * WARP_STEP * KEY_BYTES);
             copies_commit();
         }
         if (ROTATED && first == 0) /* while the keys are on their way */

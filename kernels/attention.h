@@ -22,7 +22,8 @@
  * Slots     krn_attention: batch entries at once; q, o [batch * n_block, heads, head_dim]. Entry b reads rows 0 ..
  *           min(window, last[b] + 1) - 1 (none for last[b] < 0) of its ring at rings + slot[b] * ring_stride elements, then
  *           its own n_block rows of block_kv [batch * n_block, head_dim]. slot, last [batch] are device memory and may
- *           change between launches of one graph. No other row of rings is read
+ *           change between launches of one graph. No other row of rings is read. CUDA: rings, slot and last are read while
+ *           the launch before still runs (kernels/launch.cuh): no kernel of the step writes them
  * Order     CUDA, R1, head_dim a multiple of 16, at most 512, all rows at multiples of 16 bytes: the tensor core adds 16
  *           products at a time; within each quarter of 128 dimensions even and odd steps of 16 are summed apart, then
  *           joined; quarters (0 + 1) + (2 + 3). Elsewhere lane d % 32 by fmaf, then lanes 16, 8, 4, 2, 1 apart.

@@ -8,8 +8,8 @@ static const bf16 *key_at(const bf16 *ring, int32_t n_ring, const bf16 *block_kv
 
 /* s[i] = q . key i * scale, and ds[i] the bound of the p made from it, relative; i < n. Returns e: how far, relative, any p
  * may be off, the largest score's error included.
- * In KRN_RULE_SHARP near[i] [n] is what e is to be made of for each p: six deviations of s[i], without the room that a bound
- * has beyond them. With it so many p might be near a tie that outputs would be free by an ulp or two. */
+ * In KRN_RULE_SHARP near[i] [n] is what e is to be made of for each p: six deviations of s[i], without the room that a
+ * bound has beyond them. With it so many p might be near a tie that outputs would be free by an ulp or two. */
 static double scores(const bf16 *q, const bf16 *ring, int32_t n_ring, const bf16 *block_kv, int32_t n, double scale,
                      int32_t head_dim, krn_rule rule, double *s, double *ds, double *near)
 {
