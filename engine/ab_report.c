@@ -50,14 +50,14 @@ static err_code print_json(json_t *j, err *e)
 
 /* ---- device ---- */
 
-static json_t *state_json(const ab_state *s)
+json_t *ab_state_json(const ab_state *s)
 {
     return s->known ? json_pack("{s:i, s:i, s:i, s:f}", "sm_mhz", (int)s->sm_mhz, "memory_mhz", (int)s->memory_mhz,
                                 "temperature_c", (int)s->temperature_c, "power_w", s->power_w)
                     : json_null();
 }
 
-static void print_state(const char *when, const ab_state *s)
+void ab_print_state(const char *when, const ab_state *s)
 {
     if (s->known)
         printf("%s: SM %d MHz, memory %d MHz, %d C, %.1f W\n", when, s->sm_mhz, s->memory_mhz, s->temperature_c,
@@ -69,13 +69,13 @@ err_code ab_print_device(const ab_device *d, const ab_state *s, bool json, err *
     if (json)
         return print_json(json_pack("{s:i, s:s, s:s, s:f, s:f, s:i, s:o}", "schema", CMD_SCHEMA, "device", d->name,
                                     "backend", d->on_card ? "cuda" : "cpu", "copy_bytes_per_s", d->copy_bytes_per_s,
-                                    "empty_node_us", d->empty_us, "nodes", (int)d->nodes, "state", state_json(s)),
+                                    "empty_node_us", d->empty_us, "nodes", (int)d->nodes, "state", ab_state_json(s)),
                           e);
     printf("device: %s; copy %.1f GB/s", d->name, d->copy_bytes_per_s * 1e-9);
     if (d->on_card) printf("; a graph of %d: an empty node takes %.2f us", d->nodes, d->empty_us);
     printf("\n");
     if (d->on_card && !s->known) printf("before: the card does not say its clocks, temperature and power\n");
-    print_state("before", s);
+    ab_print_state("before", s);
     return ERR_OK;
 }
 
@@ -179,10 +179,10 @@ err_code ab_print_end(const ab_totals *t, const ab_state *s, bool json, err *e)
     if (json)
         return print_json(json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:o}", "schema", CMD_SCHEMA, "verdict", verdict,
                                     "pairs", (int)t->pairs, "rows", (int)t->rows, "broken", (int)t->broken, "faster",
-                                    (int)t->faster, "slower", (int)t->slower, "state", state_json(s)),
+                                    (int)t->faster, "slower", (int)t->slower, "state", ab_state_json(s)),
                           e);
     printf("\n");
-    print_state("after", s);
+    ab_print_state("after", s);
     printf("%s: %d pairs, %d rows: %d break their promise; new is faster in %d, slower in %d\n", verdict, t->pairs, t->rows,
            t->broken, t->faster, t->slower);
     return ERR_OK;

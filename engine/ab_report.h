@@ -3,6 +3,7 @@
 #define ENGINE_AB_REPORT_H
 
 #include "engine/ab.h"
+#include "formats/json.h"
 
 /* A pair at one T: all shapes compared, the first one timed. */
 typedef struct ab_row {
@@ -17,6 +18,11 @@ typedef struct ab_row {
 } ab_row;
 
 typedef struct ab_totals { int32_t pairs, rows, broken, faster, slower; } ab_totals;
+
+/* What the card says of itself, for bench too: an object, or null where it is not known; as a line, or none. New reference,
+ * NULL: no memory. when: how the line begins. */
+json_t *ab_state_json(const ab_state *s);
+void ab_print_state(const char *when, const ab_state *s);
 
 MUST_USE err_code ab_print_device(const ab_device *d, const ab_state *s, bool json, err *e);
 /* dim: of the timed shape. Adds to *t. */

@@ -1,7 +1,7 @@
 /* Arms: what a run is made of, as a table.
  *
  * An arm names a representation of the weights and the implementation of each op kind; it never has its own copy of the
- * step. Arms that this build cannot run yet are in the table and refuse by name. */
+ * step. */
 #ifndef ENGINE_ARM_H
 #define ENGINE_ARM_H
 
@@ -20,7 +20,8 @@ typedef enum eng_rep { ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_REP_EXL3, ENG
 typedef enum eng_markov { ENG_MARKOV_FACTORISED, ENG_MARKOV_HOT, ENG_MARKOV_CACHE } eng_markov;
 
 /* How the parts of the weights are held, so which tensors of the checkpoint are read, and what is rounded with them. MXFP4,
- * FP8 and MIXED are the official bytes; so is what has no EXL3 form (wo_a). All zero: official. */
+ * FP8 and MIXED are the official bytes (of MIXED main_proj decoded); so is what has no EXL3 form (wo_a). All zero:
+ * official. */
 typedef struct eng_reps { eng_rep experts, dense, head; eng_markov markov; } eng_reps;
 /* A kind of weight is held in EXL3: its product takes rows without QDQ. */
 bool eng_reps_exl3(const eng_reps *r, eng_wid id);
@@ -34,11 +35,11 @@ typedef struct eng_arm {
     const char *kernels;           /* "first" */
     bool kx;                       /* a card holds the FP4 experts as kernels/experts_kx.h lays them: other kernels over the
                                     * same weights, the same bits. The CPU runs them as the file lays them */
+    bool kx2;                      /* and may run gate, up, SwiGLU, QDQ and down as one launch (kernels/experts_kx2.h) */
     bool fixed_head;               /* the arm is its head: --head may only repeat it */
     bool unsharded;                /* mirror, mirror64: one rank only */
     bool fixed_acc;                /* the arm is its accumulation: --acc may only repeat it */
     krn_acc acc;                   /* default accumulation on the CPU */
-    const char *missing;           /* NULL: runs here; else what it waits for, printed by the refusal */
     const char *summary;
 } eng_arm;
 
@@ -65,6 +66,9 @@ typedef struct eng_options {
     int32_t poison;        /* CPU: 0 none, else 1 or 2 (engine/poison.h). No word, part of no identity: it must change no
                             * result */
     struct eng_fault *fault; /* a fault to plant (engine/fault.h); NULL: none. Borrowed */
+    /* CUDA: which launches run the experts of a kx2 arm; NULL: as MODEL/dispatch.json says (engine/dispatch.h). Borrowed.
+     * No word: changes no result, so it is part of no identity */
+    const struct eng_dispatch *dispatch;
     bool lazy;             /* CUDA: eng_open captures no graphs, each is captured when it is first wanted. No word: changes
                             * no result, so it is part of no identity */
 } eng_options;

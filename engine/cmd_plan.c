@@ -99,7 +99,6 @@ static void print_footprint(const plan *p)
     printf("%-20s", "total");
     for (int32_t r = 0; r < p->wanted.n_ranks; r++) printf("%9.1f  ", (double)p->rank[r].total_bytes / 0x1p20);
     printf(" before activations\n");
-    if (p->arm->missing) printf("\n%s does not run here: it waits for %s\n", p->arm->name, p->arm->missing);
 }
 
 static void print_value(const plan *p, const eng_program *g, int32_t index, const eng_extents *x)
@@ -176,9 +175,9 @@ static err_code print_json(const plan *p, err *e)
     json_t *ranks = json_array(), *programs = json_array();
     for (int32_t r = 0; r < p->wanted.n_ranks; r++) json_array_append_new(ranks, footprint_json(&p->rank[r], r));
     for (int step = 0; step < 2; step++) json_array_append_new(programs, program_json(p, step));
-    json_t *j = json_pack("{s:i,s:s,s:b,s:i,s:I,s:i,s:o,s:o}", "schema", CMD_SCHEMA, "arm", p->arm->name, "runs_here",
-                          p->arm->missing == NULL, "tp", p->wanted.n_ranks, "positions", (json_int_t)p->wanted.positions,
-                          "slots", p->wanted.slots, "ranks", ranks, "programs", programs);
+    json_t *j = json_pack("{s:i,s:s,s:i,s:I,s:i,s:o,s:o}", "schema", CMD_SCHEMA, "arm", p->arm->name, "tp",
+                          p->wanted.n_ranks, "positions", (json_int_t)p->wanted.positions, "slots",
+                          p->wanted.slots, "ranks", ranks, "programs", programs);
     err_code rc = j ? fmt_json_print(stdout, j, e) : err_set(e, ERR_NOMEM, "no memory for the plan");
     json_decref(j);
     return rc;

@@ -1,8 +1,11 @@
 #include "engine/device.h"
 
+#include <limits.h>
+
 #include "base/mem.h"
 #include "engine/device_exec.h"
 #include "engine/plan.h"
+#include "kernels/experts_kx2.h"
 #include "kernels/markov.h"
 
 /* A step takes milliseconds; a peer that is a minute late is not coming. */
@@ -109,6 +112,11 @@ static err_code open_rank(eng_device *d, const eng_device_setup *setup, eng_devi
     TRY(open_values(d, k, ENG_STEP_DRAFT, e));
     bind_inputs(d, k);
     TRY(open_markov(d, k, e));
+    if (d->options.arm->kx2) {
+        const uint64_t bytes = (uint64_t)krn_kx2_progress_bytes(c->n_experts);
+        TRY(take(d, bytes, (void **)&k->experts, e));
+        TRY(krn_fill(k->experts, 0, bytes, d->lane[0], e));
+    }
     uint64_t windows = (uint64_t)d->n_slots * (uint64_t)c->n_stages * (uint64_t)c->window * (uint64_t)c->head_dim;
     return take(d, windows * sizeof(bf16), (void **)&k->rings, e);
 }
@@ -159,10 +167,23 @@ static err_code open_scratch(eng_device *d, eng_step_kind step, err *e)
     return ERR_OK;
 }
 
+/* Which launches run the experts: as the options say, or as was measured on this card. */
+static err_code find_dispatch(eng_device *d, const eng_device_setup *setup, err *e)
+{
+    char path[PATH_MAX], note[ERR_MSG_BYTES];
+    d->dispatch = d->options.dispatch ? *d->options.dispatch : eng_dispatch_default();
+    if (!d->options.arm->kx2 || d->options.dispatch) return ERR_OK;
+    TRY(eng_dispatch_path(eng_weights_folder(setup->files), path, sizeof path, e));
+    TRY(eng_dispatch_read(path, eng_device_name(), &d->dispatch, note, e));
+    if (note[0] && !setup->quiet && d->rank[0].rank == 0) fprintf(stderr, "note: %s\n", note);
+    return ERR_OK;
+}
+
 static err_code open_group(eng_device *d, const eng_device_setup *setup, err *e)
 {
     const eng_config *c = &d->config;
     TRY(krn_device_use(d->device, e));
+    TRY(find_dispatch(d, setup, e));
     TRY(open_streams(d, e));
     uint64_t rows_bytes = (uint64_t)ENG_INSERT_ROWS_MAX * (uint64_t)c->n_taps * (uint64_t)c->dim * sizeof(bf16);
     TRY(take(d, ENG_DEVICE_IN_BYTES + rows_bytes, (void **)&d->inputs[ENG_STEP_INSERT], e));
@@ -238,6 +259,7 @@ static void close_rank(eng_device_rank *k)
         free(k->offset[step]);
     }
     krn_device_free(k->rings);
+    krn_device_free(k->experts);
     krn_device_free(k->markov.row);
     krn_device_free(k->markov.term);
 }

@@ -38,20 +38,24 @@ static uint64_t bank_bytes(const eng_device_rank *k, int32_t stage, bool w2)
     return exl3 ? exl3_expert_bytes(exl3) : expert_bytes(eng_device_experts(k->weights, stage, w2));
 }
 
+uint64_t eng_device_op_bytes(const eng_device *d, eng_step_kind step, int32_t i, int32_t n_out,
+                             const int32_t *experts_used)
+{
+    const eng_op *op = &d->program[step]->op[i];
+    const eng_device_rank *k = &d->rank[0];
+    if (op->kind == ENG_OP_EXPERTS_UP || op->kind == ENG_OP_EXPERTS_DOWN)
+        return bank_bytes(k, op->stage, op->kind == ENG_OP_EXPERTS_DOWN) * (uint64_t)experts_used[op->stage];
+    if (op->kind == ENG_OP_LINEAR || op->kind == ENG_OP_WO_A)
+        return weight_bytes(eng_device_weight(k->weights, op->weight[0], op->stage));
+    if (op->kind == ENG_OP_MARKOV)
+        return (uint64_t)n_out * weight_bytes(eng_device_weight(k->weights, op->weight[1], op->stage));
+    return 0;
+}
+
 static uint64_t step_bytes(const eng_device *d, eng_step_kind step, int32_t n_out, const int32_t *experts_used)
 {
-    const eng_program *p = d->program[step];
-    const eng_device_rank *k = &d->rank[0];
     uint64_t bytes = 0;
-    for (int32_t i = 0; i < p->n_ops; i++) {
-        const eng_op *op = &p->op[i];
-        if (op->kind == ENG_OP_EXPERTS_UP || op->kind == ENG_OP_EXPERTS_DOWN)
-            bytes += bank_bytes(k, op->stage, op->kind == ENG_OP_EXPERTS_DOWN) * (uint64_t)experts_used[op->stage];
-        else if (op->kind == ENG_OP_LINEAR || op->kind == ENG_OP_WO_A)
-            bytes += weight_bytes(eng_device_weight(k->weights, op->weight[0], op->stage));
-        else if (op->kind == ENG_OP_MARKOV)
-            bytes += (uint64_t)n_out * weight_bytes(eng_device_weight(k->weights, op->weight[1], op->stage));
-    }
+    for (int32_t i = 0; i < d->program[step]->n_ops; i++) bytes += eng_device_op_bytes(d, step, i, n_out, experts_used);
     return bytes;
 }
 
@@ -65,6 +69,15 @@ uint64_t eng_device_insert_bytes(const eng_device *d) { return step_bytes(d, ENG
 uint64_t eng_device_part_bytes(const eng_device *d, eng_part part)
 {
     return eng_device_weights_bytes(d->rank[0].weights, part);
+}
+
+err_code eng_device_memory_used(const eng_device *d, uint64_t *bytes, err *e)
+{
+    krn_device_info info;
+    TRY(krn_device_use(d->device, e)); /* the figure is the current device's */
+    TRY(krn_device_info_get(d->device, &info, e));
+    *bytes = info.memory_bytes - info.memory_free_bytes;
+    return ERR_OK;
 }
 
 err_code eng_copy_speed(krn_stream s, krn_event started, krn_event ended, double *bytes_per_s, err *e)

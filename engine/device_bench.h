@@ -11,8 +11,13 @@
 uint64_t eng_device_draft_bytes(const eng_device *d, int32_t n_out, const int32_t *experts_used);
 /* The same of an insert, of any number of rows. */
 uint64_t eng_device_insert_bytes(const eng_device *d);
+/* What op i of a step's program adds to them; 0: it reads no weights that count. */
+uint64_t eng_device_op_bytes(const eng_device *d, eng_step_kind step, int32_t i, int32_t n_out,
+                             const int32_t *experts_used);
 /* Bytes of weights of one part on the group's first rank, as loaded. */
 uint64_t eng_device_part_bytes(const eng_device *d, eng_part part);
+/* Memory of the group's card that is in use at this moment, by whomever. ERR_DEVICE. */
+MUST_USE err_code eng_device_memory_used(const eng_device *d, uint64_t *bytes, err *e);
 /* Read plus write speed of the best of several large copies on the card. ERR_DEVICE, ERR_NOMEM. */
 MUST_USE err_code eng_device_copy_speed(eng_device *d, double *bytes_per_s, err *e);
 /* The same on any stream, between two timed events. Only in a build with CUDA. */

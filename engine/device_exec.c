@@ -17,6 +17,7 @@ static int32_t producer(const eng_program *p, int32_t value) { return p->value[v
 
 /* Units as far as they are found. unit_of: -1 where an op has none yet. */
 typedef struct found {
+    const eng_device *d;
     const eng_program *p;
     const int32_t *unit_of;
     const eng_device_unit *unit;
@@ -94,7 +95,7 @@ static bool complete(const found *f, const eng_device_fusion *fusion, eng_device
         u->op[u->n] = i;
         op[u->n] = &f->p->op[i];
     }
-    if (fusion->fits && !fusion->fits(f->p, op)) return false;
+    if (fusion->fits && !fusion->fits(f->d, f->p, op)) return false;
     u->fn = fusion->fn;
     u->stand = stand_of(f, u);
     return u->stand >= 0;
@@ -120,7 +121,7 @@ static void make_units(eng_device *d, eng_step_kind step)
     const eng_program *p = d->program[step];
     int32_t *unit_of = d->unit_of[step], n = 0;
     eng_device_unit *unit = d->unit[step], *one = unit + p->n_ops;
-    const found f = { p, unit_of, one };
+    const found f = { d, p, unit_of, one };
     for (int32_t i = 0; i < p->n_ops; i++) unit_of[i] = -1;
     for (int32_t i = 0; i < p->n_ops; i++) {
         if (unit_of[i] >= 0) continue;

@@ -6,6 +6,7 @@
 #include "engine/device.h"
 #include "engine/device_comm.h"
 #include "engine/device_weights.h"
+#include "engine/dispatch.h"
 #include "engine/markov_table.h"
 #include "kernels/argmax.h"
 
@@ -42,6 +43,7 @@ struct eng_device_rank {
     uint8_t *shadow[2];  /* pinned: what taps are shown */
     bf16 *rings;         /* [n_slots][n_stages][window][head_dim] */
     eng_markov_table markov; /* .row, .term: device memory */
+    uint32_t *experts;       /* of a kx2 arm: how far its fused launches are (kernels/experts_kx2.h) */
 };
 
 /* A captured step. */
@@ -77,6 +79,7 @@ struct eng_device {
     krn_event written;     /* of that stream: windows are as the calls so far left them */
     krn_event read;        /* of lane 0: the last draft whose windows a shot keeps has been kept */
     bool reading;          /* read was recorded, and stream[ENG_STEP_INSERT] does not follow it yet */
+    eng_dispatch dispatch; /* of a kx2 arm */
     eng_device_unit *unit[2]; /* [n_units], in the order in which they are captured */
     int32_t n_units[2];
     int32_t *unit_of[2];   /* [n_ops] */
@@ -118,7 +121,7 @@ typedef struct eng_device_fusion {
     /* How op[i] hangs on those before it: the input by which it takes the first output of op[i - 1]; or BESIDE: it begins
      * another branch, of op[0]'s stage, whose first input op[0] takes too, or the unit makes that makes op[0]'s. */
     int32_t by[ENG_DEVICE_UNIT_OPS];
-    bool (*fits)(const eng_program *p, const eng_op *const *op); /* NULL: always */
+    bool (*fits)(const eng_device *d, const eng_program *p, const eng_op *const *op); /* NULL: always */
     eng_device_fused_fn fn;
 } eng_device_fusion;
 extern const eng_device_fusion ENG_DEVICE_FUSIONS[];

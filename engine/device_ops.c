@@ -13,6 +13,7 @@
 #include "kernels/exl3.h"
 #include "kernels/experts.h"
 #include "kernels/experts_kx.h"
+#include "kernels/experts_kx2.h"
 #include "kernels/fused.h"
 #include "kernels/gate.h"
 #include "kernels/markov.h"
@@ -333,8 +334,9 @@ eng_device_op eng_op_cuda(eng_kind kind) { return CUDA[kind]; }
 /* ---- fusions ---- */
 
 /* Two products of the same x that krn_linear runs, of weights that are held alike. */
-static bool linears_fit(const eng_program *p, const eng_op *const *op)
+static bool linears_fit(const eng_device *d, const eng_program *p, const eng_op *const *op)
 {
+    (void)d;
     const eng_wid a = op[0]->weight[0], b = op[1]->weight[0];
     return op[0]->in[0] == op[1]->in[0] && a != ENG_W_MAIN_PROJ && b != ENG_W_MAIN_PROJ &&
            eng_wkind_of(a)->wclass == ENG_WC_FP8 && eng_wkind_of(b)->wclass == ENG_WC_FP8 && !eng_reps_exl3(&p->reps, a) &&
@@ -420,6 +422,29 @@ static err_code fused_swiglu_qdq(run *r, rank *k, const eng_op *const *op, krn_s
                           (float)c->swiglu_limit, out(r, k, op[0], 0), out(r, k, op[1], 0), n, cols, s, e);
 }
 
+/* A rank's part of an expert is whole tiles of the layout, and the arm may run it in one launch. */
+static bool experts_fit(const eng_device *d, const eng_program *p, const eng_op *const *op)
+{
+    (void)op;
+    return d->options.arm->kx2 && p->config.inter / d->n_ranks % KRN_KX_ROWS == 0;
+}
+
+/* op: EXPERTS_UP, SWIGLU, ACT_QDQ, EXPERTS_DOWN */
+static err_code fused_experts(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
+{
+    const eng_config *c = config(r);
+    if (eng_dispatch_variant(&r->d->dispatch, op[0]->stage, rows(r)) == ENG_VARIANT_SEPARATE) {
+        TRY(op_experts_up(r, k, op[0], s, e));
+        TRY(fused_swiglu_qdq(r, k, op + 1, s, e));
+        return op_experts_down(r, k, op[3], s, e);
+    }
+    return krn_experts_kx2(in(r, k, op[0], 0), in(r, k, op[0], 1), in(r, k, op[1], 2), rows(r), c->n_active,
+                           eng_device_experts_kx(k->weights, op[0]->stage, false),
+                           eng_device_experts_kx(k->weights, op[0]->stage, true), (float)c->swiglu_limit,
+                           out(r, k, op[0], 0), out(r, k, op[0], 1), out(r, k, op[1], 0), out(r, k, op[2], 0),
+                           out(r, k, op[3], 0), k->experts, s, e);
+}
+
 static err_code fused_gate(run *r, rank *k, const eng_op *const *op, krn_stream s, err *e)
 {
     const eng_config *c = config(r);
@@ -496,6 +521,8 @@ const eng_device_fusion ENG_DEVICE_FUSIONS[] = {
     { .n = 2, .kind = { ENG_OP_RMSNORM, ENG_OP_ACT_QDQ }, .fn = fused_norm_qdq },
     { .n = 4, .kind = { ENG_OP_ROPE, ENG_OP_ATTENTION, ENG_OP_ROPE_INV, ENG_OP_ACT_QDQ }, .fn = fused_rope_attention },
     { .n = 3, .kind = { ENG_OP_ATTENTION, ENG_OP_ROPE_INV, ENG_OP_ACT_QDQ }, .fn = fused_attention },
+    { .n = 4, .kind = { ENG_OP_EXPERTS_UP, ENG_OP_SWIGLU, ENG_OP_ACT_QDQ, ENG_OP_EXPERTS_DOWN }, .fits = experts_fit,
+      .fn = fused_experts },
     { .n = 2, .kind = { ENG_OP_SWIGLU, ENG_OP_ACT_QDQ }, .fn = fused_swiglu_qdq },
     { .n = 2, .kind = { ENG_OP_GATE_SCORES, ENG_OP_TOPK }, .fn = fused_gate },
     { .n = 2, .kind = { ENG_OP_ROUND, ENG_OP_EXPAND }, .fn = fused_round_expand },

@@ -6,8 +6,8 @@
  *
  * Experts of a kx arm are copied to a buffer on the device and re-laid from there (kernels/experts_kx.h), some at a time,
  * while the next are gathered. That runs at the speed of the device's memory, many times the bus's, so no file keeps them
- * re-laid: reading it would be the same work as reading the checkpoint. (Two threads of a CPU re-lay 0.8 GB/s.) Until all is
- * loaded the device holds these two buffers besides. Built only with CUDA. */
+ * re-laid: reading it would be the same work as reading the checkpoint. (Two threads of a CPU re-lay 0.8 GB/s.) Until all
+ * is loaded the device holds these two buffers besides. Built only with CUDA. */
 #ifndef ENGINE_DEVICE_WEIGHTS_H
 #define ENGINE_DEVICE_WEIGHTS_H
 

@@ -36,8 +36,8 @@ static uint64_t dense_bytes(const eng_arm *arm, eng_wid wid, const held *h)
     const uint64_t n = h->n, k = h->k;
     if (arm->dense == ENG_REP_EXL3)
         return wid == ENG_W_WO_A ? fp8_bytes(n, k) : exl3_bytes(h->block_n, h->block_k, EXL3_DENSE_BITS);
-    if (arm->dense == ENG_REP_MIXED) return fp8_bytes(n, k) + bf16_bytes(n, k); /* chosen per shape: both are resident */
-    return arm->dense == ENG_REP_FP8 ? fp8_bytes(n, k) : bf16_bytes(n, k);
+    const eng_reps reps = eng_arm_reps(arm);
+    return eng_reps_expand(&reps, wid) ? bf16_bytes(n, k) : fp8_bytes(n, k);
 }
 
 /* In the layout of kernels/experts_kx.h w1 and w3 are one matrix, counted with w1. */

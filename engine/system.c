@@ -50,11 +50,6 @@ err_code eng_system_arm_of(const eng_config *c, const eng_weights *w, const eng_
     TRY(rank_bytes(c, arm, &(eng_footprint_for){ 1, positions, slots, false, false }, &out->one_bytes, e));
     err_code rc = rank_bytes(c, arm, &(eng_footprint_for){ 2, positions, slots, false, false }, &out->two_bytes, &why);
     if (rc == ERR_NOMEM) return err_set(e, rc, "%s", why.msg);
-    if (arm->missing) {
-        char text[ENG_SYSTEM_WHY];
-        snprintf(text, sizeof text, "waits for %s", arm->missing);
-        against_all(out, text);
-    }
     if (rc == ERR_OK && arm->unsharded) rc = err_set(&why, ERR_ARG, "one rank only");
     if (rc != ERR_OK) {
         against(&out->nccl, "%s", why.msg);

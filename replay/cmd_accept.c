@@ -54,13 +54,13 @@ static err_code parse_arm(const session *s, const words *w, const char *name, in
     return rc;
 }
 
-/* The recorded arm if it runs here, else none; and the reference. */
+/* The recorded arm if it is one of this build, else none; and the reference. */
 static void default_list(const fmt_tape *t, char list[LIST_BYTES])
 {
     eng_option_words recorded = { 0 };
     rpl_replay_words(t, &recorded);
     const eng_arm *arm = recorded.arm ? eng_arm_find(recorded.arm) : NULL;
-    bool runs = arm && !arm->missing && strcmp(arm->name, "mirror") != 0;
+    bool runs = arm && strcmp(arm->name, "mirror") != 0;
     snprintf(list, LIST_BYTES, "%s%smirror", runs ? arm->name : "", runs ? "," : "");
 }
 

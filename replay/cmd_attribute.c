@@ -61,7 +61,7 @@ static err_code record_on_device(session *s, const eng_option_words *of_arm, con
     eng_option_words run = *of_arm, recorded = { 0 };
     rpl_replay_words(s->tape, &recorded);
     const eng_arm *arm = recorded.arm ? eng_arm_find(recorded.arm) : NULL;
-    if (!run.arm && arm && !arm->unsharded && !arm->missing) run.arm = arm->name; /* of --only: the recorded arm */
+    if (!run.arm && arm && !arm->unsharded) run.arm = arm->name; /* of --only: the recorded arm */
     run.backend = "cuda";
     TRY(eng_options_parse(&run, common->threads, &o.run, e));
     snprintf(s->tape_text, sizeof s->tape_text, "%s cuda", o.run.arm->name);

@@ -94,15 +94,14 @@ static err_code add_column(session *s, const char *arm, const char *backend, con
     return ERR_OK;
 }
 
-/* The recorded arm, then every other one that this build runs. */
+/* The recorded arm, then every other one. */
 static void default_arms(const char *recorded, bool all, word_list *out)
 {
     *out = (word_list){ 0 };
     const eng_arm *first = eng_arm_find(recorded);
-    if (first && !first->missing) snprintf(out->word[out->n++], WORD_BYTES, "%s", first->name);
+    if (first) snprintf(out->word[out->n++], WORD_BYTES, "%s", first->name);
     for (size_t i = 0; i < eng_arm_count() && out->n < WORDS_MAX && (all || out->n == 0); i++)
-        if (eng_arm_at(i) != first && !eng_arm_at(i)->missing)
-            snprintf(out->word[out->n++], WORD_BYTES, "%s", eng_arm_at(i)->name);
+        if (eng_arm_at(i) != first) snprintf(out->word[out->n++], WORD_BYTES, "%s", eng_arm_at(i)->name);
 }
 
 static err_code make_columns(session *s, const words *w, int64_t threads, err *e)

@@ -60,6 +60,10 @@ def a_layout_of_the_experts_changes_no_bit(p):
     said = p.ok('diff', 'plain.tape', 'laid.tape').stdout
     check(said.startswith('SAME') and 'native-hybrid-kx' in said and 'first | kx' in said, said)
     passes(certify(p, 'laid.tape'), 'native-hybrid-kx')
+    record(p, 'plain.tape', '--level', 'deep', '--arm', 'native-packed', '--tp', 2)
+    record(p, 'whole.tape', '--level', 'deep', '--arm', 'native-hybrid-kx2', '--tp', 2)
+    check(p.ok('diff', 'plain.tape', 'whole.tape').stdout.startswith('SAME'), 'native-hybrid-kx2 is not native-packed')
+    passes(certify(p, 'whole.tape'), 'native-hybrid-kx2')
 
 
 # ---- changed by hand ----

@@ -533,7 +533,6 @@ def options(p):
         record_refused(p, 2, [option], b, f'{option}={value}', label=f'{option}={value}')
     for option in ('--frobnicate', '-x', '--tpx=2', '--json=yes', '--quiet=1'):
         record_refused(p, 2, [option.split('=')[0]], b, option, label=option)
-    record_refused(p, 2, ['native-hybrid-kx2'], b, '--arm', 'native-hybrid-kx2', label='an arm that is not built')
     for arm in ('k2-tp2', 'k2-head', 'native-experts-packed'):
         record_refused(p, 4, [arm, '.trellis', 'sparktape quantize'], b, '--arm', arm, label=f'{arm} without EXL3')
     record_refused(p, 4, ['--head k6', 'head.trellis'], b, '--head', 'k6', label='the K6 head')

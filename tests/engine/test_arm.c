@@ -132,14 +132,21 @@ static void a_kx_arm_is_another_with_its_experts_laid_otherwise(void **state)
     }
 }
 
-static void what_this_build_lacks_is_refused_by_name(void **state)
+static void the_kx2_arm_is_native_packed_with_one_weight_decoded(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < eng_arm_count(); i++) {
-        const eng_arm *a = eng_arm_at(i);
-        if (a->missing) refused((eng_option_words){ .arm = a->name }, ERR_ARG, a->missing);
-        else accepted((eng_option_words){ .arm = a->name });
+    const eng_options o = accepted((eng_option_words){ .arm = "native-hybrid-kx2", .tp = 2 });
+    assert_true(o.arm->kx && o.arm->kx2 && o.reps.experts == ENG_REP_FP4 && o.reps.dense == ENG_REP_MIXED);
+    for (int id = 0; id < ENG_W_COUNT; id++) {
+        assert_int_equal(eng_reps_expand(&o.reps, (eng_wid)id), id == ENG_W_MAIN_PROJ);
+        assert_false(eng_reps_exl3(&o.reps, (eng_wid)id));
     }
+}
+
+static void every_arm_runs_here_and_cuda_where_a_card_is(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < eng_arm_count(); i++) accepted((eng_option_words){ .arm = eng_arm_at(i)->name });
     if (eng_device_present()) accepted((eng_option_words){ .backend = "cuda" });
     else refused((eng_option_words){ .backend = "cuda" }, ERR_DEVICE, "CUDA"); /* a build without it, or no device */
 }
@@ -155,7 +162,8 @@ int main(void)
         cmocka_unit_test(the_head_is_the_arms_unless_it_is_said),
         cmocka_unit_test(what_an_arm_holds_in_exl3_is_its_kinds_without_wo_a),
         cmocka_unit_test(a_kx_arm_is_another_with_its_experts_laid_otherwise),
-        cmocka_unit_test(what_this_build_lacks_is_refused_by_name),
+        cmocka_unit_test(the_kx2_arm_is_native_packed_with_one_weight_decoded),
+        cmocka_unit_test(every_arm_runs_here_and_cuda_where_a_card_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -450,7 +450,8 @@ static void exl3_lies_as_its_kernels_want_it_on_every_rank(void **state)
 static void experts_cut_inside_a_block_do_not_go_to_a_device(void **state)
 {
     (void)state;
-    const eng_reps reps = { ENG_REP_EXL3, ENG_REP_EXL3, ENG_REP_EXL3 }, packed = { ENG_REP_FP4, ENG_REP_EXL3, ENG_REP_EXL3 };
+    const eng_reps reps = { ENG_REP_EXL3, ENG_REP_EXL3, ENG_REP_EXL3 };
+    const eng_reps packed = { ENG_REP_FP4, ENG_REP_EXL3, ENG_REP_EXL3 };
     char dir[64];
     eng_weights *w = with_exl3("tiny", dir);
     eng_device_weights *d;

@@ -94,8 +94,6 @@ static void what_is_missing_is_named(void **state)
     c = cards_of(2, UINT64_MAX);
     strcpy(c.nccl, "none");
     names(arm_of("native-packed", UINT64_MAX, &c).nccl, "built without NCCL");
-    for (size_t i = 0; i < eng_arm_count(); i++)
-        if (eng_arm_at(i)->missing) names(arm_of(eng_arm_at(i)->name, UINT64_MAX, &c).cpu, "waits for");
 }
 
 int main(void)

@@ -55,6 +55,7 @@ eng_engine *case_engine(case_run run)
     err e = { 0 };
     gpu_ok(eng_options_parse(&words, 0, &o, &e), &e);
     o.lazy = run.lazy;
+    o.dispatch = run.dispatch;
     eng_level retain = run.retain == ENG_LEVEL_OFF ? ENG_LEVEL_DEEP : run.retain;
     gpu_ok(eng_open(weights, &o, CASE_SLOTS, retain, true, &g, &e), &e);
     return g;

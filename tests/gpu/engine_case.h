@@ -6,6 +6,7 @@
 #include "gpu.h"
 
 #include "engine/device.h"
+#include "engine/dispatch.h"
 
 enum { CASE_SLOTS = 4, CASE_ROWS_MAX = 300, CASE_VALUES_MAX = 512 };
 static const int32_t CASE_ALL[CASE_SLOTS] = { 0, 1, 2, 3 };
@@ -24,6 +25,7 @@ typedef struct case_run {
     eng_combine combine;
     eng_level retain; /* OFF: DEEP, every value */
     bool lazy;        /* nothing is captured at open */
+    const eng_dispatch *dispatch; /* of a kx2 arm; NULL: as by default */
 } case_run;
 /* Fails the test on an error. */
 eng_engine *case_engine(case_run run);

@@ -1,9 +1,9 @@
 """The CUDA backend on weights of official size: official.py BINARY [MODEL [ARM-tpN ...]]
 
-Makes a synthetic checkpoint of official shapes (10 GB, kept in MODEL if that does not exist), runs the same rounds on the card
-and on the CPU references, and holds the card to them: every element of a recording is one that some order of sums gives, and
-a graph has eager's bits (by diff). All of RUNS, or those that are named. Drafts are counted, not judged: at this size one legal
-flip moves them, also between mirror and mirror64. Wants numpy, some 20 GB of memory and disk."""
+Makes a synthetic checkpoint of official shapes (10 GB, kept in MODEL if that does not exist), runs the same rounds on the
+card and on the CPU references, and holds the card to them: every element of a recording is one that some order of sums
+gives, and a graph has eager's bits (by diff). All of RUNS, or those that are named. Drafts are counted, not judged: at this
+size one legal flip moves them, also between mirror and mirror64. Wants numpy, some 20 GB of memory and disk."""
 import os, sys, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'e2e'))
@@ -35,8 +35,8 @@ def main():
 
     def record(name, *options):
         began = time.time()
-        p.ok('record', model, '--script', 'script.safetensors', '-o', name + '.tape', '--level', 'deep', '--quiet', *options,
-             timeout=600)
+        p.ok('record', model, '--script', 'script.safetensors', '-o', name + '.tape', '--level', 'deep', '--quiet',
+             *options, timeout=600)
         said(began, f'record {name}')
 
     def values(name):

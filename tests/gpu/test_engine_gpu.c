@@ -40,12 +40,16 @@ static void graphs_have_the_bits_of_eager_for_every_shape(void **state)
             }
 }
 
-/* The layout of the experts is all that a kx arm has of its own: every value of every step is its base's. */
+/* The layout of the experts, and which launches run them, is all that a kx arm has of its own (kx2: and main_proj decoded,
+ * whose sums are exact): every value of every step is its base's. */
 static void a_kx_arm_has_the_bits_of_its_base(void **state)
 {
     (void)state;
     static const char *const PAIR[][2] = { { "native-packed", "native-packed-kx" },
-                                           { "native-hybrid", "native-hybrid-kx" } };
+                                           { "native-hybrid", "native-hybrid-kx" },
+                                           { "native-packed", "native-hybrid-kx2" },
+                                           { "native-packed", "native-hybrid-kx2" } };
+    const eng_dispatch fused = eng_dispatch_all(ENG_VARIANT_FUSED), separate = eng_dispatch_all(ENG_VARIANT_SEPARATE);
     for (size_t i = 0; i < COUNT_OF(PAIR); i++)
         for (int32_t tp = 1; tp <= 2; tp++)
             for (int combine = 0; combine < 2; combine++) {
@@ -53,6 +57,7 @@ static void a_kx_arm_has_the_bits_of_its_base(void **state)
                 run.combine = (eng_combine)combine;
                 eng_engine *base = case_engine(run);
                 run.arm = PAIR[i][1];
+                run.dispatch = i % 2 ? &separate : &fused;
                 run.mode = tp == 1 ? ENG_MODE_EAGER : ENG_MODE_GRAPH;
                 eng_engine *kx = case_engine(run);
                 case_fill(base);
