@@ -34,11 +34,11 @@ static const eng_arm ARMS[] = {
     KX_ARM("native-packed-kx", FP8, "kx", false, "as native-packed, bit for bit: experts laid for a card's registers"),
     KX_ARM("native-hybrid-kx", BF16, "kx", false, "as native-hybrid, bit for bit: experts laid for a card's registers"),
     KX_ARM("native-hybrid-kx2", MIXED, "kx2", true,
-           "as native-packed, bit for bit: experts in one launch where it is faster, main_proj decoded to BF16"),
+           "as native-packed, bit for bit: experts in one launch where it is faster, main_proj decoded"),
     { "mirror", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", false, false, true, true, true,
       KRN_ACC_BLOCKED, "reference: official values on one rank, fp32 in the official block order" },
-    { "mirror64", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", false, false, true, true, true,
-      KRN_ACC_F64, "reference: official values on one rank, exact products, float64 sums" },
+    { "mirror64", ENG_REP_FP4, ENG_REP_FP8, ENG_REP_BF16, ENG_MARKOV_FACTORISED, "reference", false, false, true, true,
+      true, KRN_ACC_F64, "reference: official values on one rank, exact products, float64 sums" },
 };
 #undef ARM
 #undef KX_ARM
