@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/outfile.h"
 #include "engine/cmd_bench.h"
 #include "engine/cmd_common.h"
 #include "engine/commands.h"
@@ -17,7 +18,8 @@ typedef struct bench_words {
 } bench_words;
 
 static const cli_option OPTIONS[] = {
-    { "--arm", "LIST", "arms, separated by commas (default: native-packed)", CLI_STR, offsetof(bench_words, run.arm) },
+    { "--arm", "LIST", "arms, separated by commas (default: native-packed; with --tune: native-hybrid-kx2)", CLI_STR,
+      offsetof(bench_words, run.arm) },
     { "--backend", "NAME", "cpu (default) or cuda", CLI_STR, offsetof(bench_words, run.backend) },
     { "--tp", "N", "ranks (default: 1)", CLI_COUNT, offsetof(bench_words, run.tp) },
     { "--comm", "KIND", "cuda: nccl (default) or emulated", CLI_STR, offsetof(bench_words, run.comm) },
@@ -178,7 +180,11 @@ static err_code run_tune(const eng_weights *w, const bench_words *words, const a
         TRY(eng_dispatch_path(eng_weights_folder(w), path, sizeof path, e));
         TRY(cli_keep_file("--tune", path, common, e));
     }
-    return bench_tune_arm(w, &arms->options[0], p, words->tune_out ? words->tune_out : path, e);
+    const char *out = words->tune_out ? words->tune_out : path;
+    outfile *place;
+    TRY(outfile_open(out, &place, e)); /* before minutes of measuring */
+    outfile_abandon(place);
+    return bench_tune_arm(w, &arms->options[0], p, out, e);
 }
 
 static err_code run(const cli_command *self, int argc, char **argv, int *exit_status, err *e)

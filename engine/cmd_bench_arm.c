@@ -1,4 +1,6 @@
+#include <errno.h>
 #include <math.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -201,8 +203,8 @@ err_code bench_shapes(bench *b, double *p50, int32_t stride, err *e)
     for (int32_t i = 0; i < batches->n; i++)
         for (int32_t k = 0; k < n_outs->n; k++, at += stride)
             TRY(run_shape(b, batches->item[i], n_outs->item[k], p50 + at, e));
-    fflush(stdout); /* a long run shows what it has */
-    return ERR_OK;
+    /* A long run shows what it has. */
+    return fflush(stdout) == 0 ? ERR_OK : err_set(e, ERR_IO, "output: write failed: %s", strerror(errno));
 }
 
 err_code bench_state(const bench *b, const char *when, err *e)

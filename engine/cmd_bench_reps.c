@@ -69,7 +69,7 @@ err_code bench_report(const bench_plan *p, const char *const *arm, int32_t n_arm
     if (n_arms < 2) return ERR_OK;
     if (!p->json)
         printf("against %s: the ratio of medians; faster: the slowest repetition lies below the control's fastest\n"
-               "%-20s b n_out %7s %9s %9s\n", arm[0], "arm", "ratio", "slowest", "fastest");
+               "%-20s b n_out %7s %9s %9s\n", arm[0], "arm", "ratio", "slowest", "control");
     for (int32_t a = 1; a < n_arms; a++)
         for (int32_t i = 0; i < n_shapes; i++)
             TRY(print_against(p, (const char *const[]){ arm[0], arm[a] }, p->batches.item[i / p->n_outs.n],

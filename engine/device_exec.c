@@ -292,7 +292,8 @@ static err_code launch_unit(const eng_device_run *r, const eng_device_unit *u, k
     return ERR_OK;
 }
 
-/* The first of a draft's units that reads a window. The later ones need what it makes. -1: none, an insert's. */
+/* The first of a draft's units that reads a window; it waits for `written` before it begins, as kernels/attention.h wants.
+ * The later ones need what it makes. -1: none, an insert's. */
 static int32_t first_reader(const eng_device *d, eng_step_kind step)
 {
     const eng_program *p = d->program[step];

@@ -15,7 +15,6 @@ typedef enum eng_variant { ENG_VARIANT_SEPARATE, ENG_VARIANT_FUSED, ENG_VARIANTS
 enum {
     ENG_VARIANT_DEFAULT = ENG_VARIANT_SEPARATE, /* on a card that nobody has measured */
     ENG_DISPATCH_ROWS = ENG_BATCH_MAX * ENG_BLOCK_MAX,
-    ENG_DISPATCH_ENTRIES = ENG_STAGES_MAX * ENG_DISPATCH_ROWS,
 };
 
 /* By stage, rows - 1. A plain value: copied, compared, kept on a stack. */

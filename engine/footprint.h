@@ -38,7 +38,7 @@ typedef struct eng_footprint {
     uint64_t total_bytes;
 } eng_footprint;
 
-/* Any arm of the table, whether it runs here or not. FP8 stands with one fp32 per 32 x 32 block, FP4 with its stored E8M0
+/* Any arm of the table. FP8 stands with one fp32 per 32 x 32 block, FP4 with its stored E8M0
  * scales, EXL3 at 2 (experts), 5 (dense, wo_a stays FP8) and 6 (head) bits with two fp16 vectors a matrix, in the whole
  * 128-blocks that the rank's part touches. A kx arm's experts stand as a card holds them, in whole blocks of 32 rows by 128
  * columns (kernels/experts_kx.h). ERR_ARG: the rank count does not cut the config. ERR_NOMEM. */

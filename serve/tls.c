@@ -78,7 +78,8 @@ static SSL_SESSION *session_of(SSL *ssl)
     const SSL_CIPHER *suite = SSL_CIPHER_find(ssl, SUITE_CODE);
     SSL_SESSION *s = SSL_SESSION_new();
     if (s && suite && SSL_SESSION_set1_master_key(s, k->key, k->bytes) && SSL_SESSION_set_cipher(s, suite) &&
-        SSL_SESSION_set_protocol_version(s, TLS1_3_VERSION))
+        SSL_SESSION_set_protocol_version(s, TLS1_3_VERSION) &&
+        SSL_SESSION_set_timeout(s, INT32_MAX)) /* else a wall clock set forward just now has it expire in its handshake */
         return s;
     SSL_SESSION_free(s);
     return NULL;

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/select.h>
 #include <term.h>
 #include <termios.h>
 #include <unistd.h>
@@ -34,6 +35,8 @@ static size_t restore_bytes;
 static struct sigaction saved_action[N_ENDING], saved_stop;
 static void (*ending_hook)(void);
 static pthread_t screen_thread;
+static sigset_t saved_mask;
+static volatile sig_atomic_t away; /* stopped, or on the way there or back: the terminal is restored */
 
 /* Tapes are mapped: one that another program cuts or overwrites fails where it is read. */
 static const char TAPE_GONE[] = "sparktape: browse: stopped by a fault: a tape was cut or overwritten while it was read, "
@@ -43,11 +46,16 @@ static const char TAPE_GONE[] = "sparktape: browse: stopped by a fault: a tape w
 static void on_ending(int number)
 {
     int saved_errno = errno;
+    ssize_t written = 0;
+    sigset_t output;
+    sigemptyset(&output);
+    sigaddset(&output, SIGTTOU); /* what a process in the background is stopped by for restoring its terminal */
+    sigprocmask(SIG_BLOCK, &output, NULL);
     ending_hook();
-    ssize_t written = write(STDOUT_FILENO, restore, restore_bytes);
+    if (!away) written = write(STDOUT_FILENO, restore, restore_bytes);
     if (number == SIGBUS || number == SIGSEGV) written = write(STDERR_FILENO, TAPE_GONE, sizeof TAPE_GONE - 1);
     (void)written;
-    tcsetattr(STDIN_FILENO, TCSANOW, &saved_mode);
+    if (!away) tcsetattr(STDIN_FILENO, TCSANOW, &saved_mode);
     for (int i = 0; i < N_ENDING; i++)
         if (ENDING[i] == number) sigaction(number, &saved_action[i], NULL);
     errno = saved_errno;
@@ -55,7 +63,8 @@ static void on_ending(int number)
 }
 
 /* ^Z. Not curses' own handler: while curses writes a screen that one is off, and a stop asked for just then is lost. A size
- * that changed while the process was stopped was told to nobody: curses is made to ask. */
+ * that changed while the process was stopped was told to nobody: curses is made to ask. Curses allocates when it draws:
+ * a stop is held back but in wait_for_key, or it could come inside malloc. */
 static void on_stop(int number)
 {
     if (!pthread_equal(pthread_self(), screen_thread)) { /* one that computes: the screen is not its own */
@@ -64,28 +73,25 @@ static void on_stop(int number)
     }
     int saved_errno = errno;
     struct sigaction stops = { .sa_handler = SIG_DFL }, again;
-    sigset_t only;
+    sigset_t only, output, before;
     sigemptyset(&only);
     sigaddset(&only, number);
+    sigemptyset(&output);
+    sigaddset(&output, SIGTTOU); /* of a terminal that is the shell's again already: not another stop before this one */
+    pthread_sigmask(SIG_BLOCK, &output, &before);
     endwin();
+    away = 1;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     sigaction(number, &stops, &again);
     raise(number);
-    sigprocmask(SIG_UNBLOCK, &only, NULL); /* stopped here */
-    sigprocmask(SIG_BLOCK, &only, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &only, NULL); /* stopped here */
+    pthread_sigmask(SIG_BLOCK, &only, NULL);
     sigaction(number, &again, NULL);
     def_shell_mode(); /* what the shell changed meanwhile is what it finds at the next stop */
     doupdate();
+    away = 0;
     raise(SIGWINCH);
     errno = saved_errno;
-}
-
-/* Holds a stop back, or lets it happen. */
-static void hold_stop(bool held)
-{
-    sigset_t only;
-    sigemptyset(&only);
-    sigaddset(&only, SIGTSTP);
-    sigprocmask(held ? SIG_BLOCK : SIG_UNBLOCK, &only, NULL);
 }
 
 /* ---- colours ---- */
@@ -156,7 +162,11 @@ static void catch_signals(void)
 static void catch_stop(void)
 {
     struct sigaction action = { .sa_handler = on_stop };
+    sigset_t only;
     sigemptyset(&action.sa_mask);
+    sigemptyset(&only);
+    sigaddset(&only, SIGTSTP);
+    pthread_sigmask(SIG_BLOCK, &only, &saved_mask);
     screen_thread = pthread_self();
     sigaction(SIGTSTP, NULL, &saved_stop);
     if (saved_stop.sa_handler != SIG_IGN) sigaction(SIGTSTP, &action, NULL);
@@ -165,7 +175,7 @@ static void catch_stop(void)
 static void leave_stop(void)
 {
     sigaction(SIGTSTP, &saved_stop, NULL);
-    hold_stop(false);
+    pthread_sigmask(SIG_SETMASK, &saved_mask, NULL);
 }
 
 /* ^S must not hold up the screen, nor what a handler writes. */
@@ -186,7 +196,6 @@ err_code tui_term_open(bool color, void (*on_ending_too)(void), tui_term **out, 
     tui_term *t = mem_alloc(1, sizeof *t);
     if (!t) return err_set(e, ERR_NOMEM, "no memory for the terminal");
     for (int i = 0; i < N_ENDING; i++) sigaction(ENDING[i], NULL, &saved_action[i]); /* before curses sets its own */
-    hold_stop(true);
     catch_stop();
     t->screen = newterm(NULL, stdout, stdin);
     if (!t->screen) {
@@ -221,7 +230,6 @@ err_code tui_term_open(bool color, void (*on_ending_too)(void), tui_term **out, 
     define_other_forms();
     curs_set(0);
     make_styles(t, color);
-    hold_stop(false);
     *out = t;
     return ERR_OK;
 }
@@ -249,7 +257,6 @@ void tui_term_size(const tui_term *t, int32_t *width, int32_t *height)
 
 void tui_term_show(tui_term *t, const tui_canvas *c)
 {
-    hold_stop(true);
     for (int32_t y = 0; y < c->height; y++)
         for (int32_t x = 0; x < c->width; x++) {
             const tui_cell *cell = &c->cell[(size_t)y * (size_t)c->width + (size_t)x];
@@ -260,7 +267,6 @@ void tui_term_show(tui_term *t, const tui_canvas *c)
             mvadd_wch(y, x, &out); /* the last cell of the screen reports an error and is drawn all the same */
         }
     refresh();
-    hold_stop(false);
 }
 
 void tui_term_copy(tui_term *t, const char *text)
@@ -268,7 +274,6 @@ void tui_term_copy(tui_term *t, const char *text)
     static const char DIGIT[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t n = strlen(text);
     (void)t;
-    hold_stop(true);
     fputs("\033]52;c;", stdout);
     for (size_t i = 0; i < n; i += 3) { /* base64 */
         uint32_t bits = 0;
@@ -277,7 +282,6 @@ void tui_term_copy(tui_term *t, const char *text)
     }
     fputs("\a", stdout);
     fflush(stdout);
-    hold_stop(false);
 }
 
 void tui_term_mouse(tui_term *t, bool on)
@@ -348,11 +352,29 @@ static int32_t plain_key(int code)
     }
 }
 
+/* Until a key is there, a signal comes, or the time is over (negative: none). Here alone the process may stop. */
+static void wait_for_key(int timeout_ms)
+{
+    const struct timespec time = { timeout_ms / 1000, timeout_ms % 1000 * 1000000L };
+    fd_set in;
+    sigset_t mask;
+    FD_ZERO(&in);
+    FD_SET(STDIN_FILENO, &in);
+    pthread_sigmask(SIG_BLOCK, NULL, &mask);
+    if (!sigismember(&saved_mask, SIGTSTP)) sigdelset(&mask, SIGTSTP);
+    pselect(STDIN_FILENO + 1, &in, NULL, NULL, timeout_ms < 0 ? NULL : &time, &mask);
+}
+
 /* Bytes, not get_wch: that one waits, deaf to everything else, for the rest of a character that never comes. */
 err_code tui_term_key(tui_term *t, int timeout_ms, int32_t *key, err *e)
 {
-    timeout(timeout_ms);
+    timeout(0);
     int code = getch();
+    if (code == ERR && timeout_ms != 0) {
+        wait_for_key(timeout_ms);
+        timeout(0);
+        code = getch();
+    }
     *key = TUI_KEY_NONE;
     if (code == KEY_MOUSE) *key = mouse_key(t);
     else if (code >= KEY_MIN) *key = special_key(code);

@@ -1,5 +1,5 @@
 """The browser on a terminal: keys, signals, sizes, a growing tape, the mouse; and as a person meets it, in tmux."""
-import base64, fcntl, os, shutil, signal, struct, subprocess, termios, time
+import base64, fcntl, os, shutil, signal, struct, subprocess, sys, termios, time
 import numpy as np
 import lib
 from browse_help import Live, tapes, terminals
@@ -77,7 +77,8 @@ def stopping_and_coming_back_keeps_the_screen(p):
 
 
 def a_stop_that_comes_while_the_screen_is_drawn_is_not_lost(p):
-    again = 'set -m; "$@"; n=148; while [ $n = 148 ]; do echo stopped; read line; fg >/dev/null; n=$?; done; exit $n'
+    again = ('stty noflsh; set -m; "$@"; n=148; while [ $n = 148 ]; do echo stopped; read line; fg >/dev/null; n=$?; done; '
+             'stty -noflsh; exit $n')  # noflsh: else ^Z has the terminal forget keys that nobody has read
     tty = Live(p, *tapes(p), shell=again)
     tty.wait_for('Rounds')
     for i in range(40):
@@ -90,6 +91,52 @@ def a_stop_that_comes_while_the_screen_is_drawn_is_not_lost(p):
         tty.press('q')
         tty.wait_for('Rounds')
     tty.press('Q')
+    tty.finish(0)
+
+
+def a_stopped_browser_can_be_ended(p):
+    """As by a shell's kill %1: the signal, and then CONT, in the background."""
+    end = 'kill %1; kill -CONT %1; n=148; while [ $n = 148 ]; do sleep 0.1; wait %1; n=$?; done; echo left-$n'
+    tty = Live(p, *tapes(p), shell='set -m; "$@"; echo stopped; ' + end)
+    tty.wait_for('5 rounds compared')
+    tty.press('\x1a')
+    tty.wait_for('stopped')
+    tty.wait_for('left-143')
+    tty.finish(0)
+
+
+def a_stop_out_of_the_foreground_is_one_stop(p):
+    """What a shell does whose job's first process stopped before this one."""
+    if os.path.exists('away'):
+        os.remove('away')
+    tty = Live(p, *tapes(p), shell=f"""exec {sys.executable} -c '
+import os, signal, sys, time
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+kid = os.fork()
+if kid == 0:
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid()) if os.tcgetpgrp(0) == os.getpid() else time.sleep(0.2)
+    os.execvp(sys.argv[1], sys.argv[1:])
+os.setpgid(kid, kid)
+os.tcsetpgrp(0, kid)
+while not os.path.exists("away"): time.sleep(0.05)
+os.tcsetpgrp(0, os.getpgrp())
+os.kill(kid, signal.SIGTSTP)
+how = os.waitpid(kid, os.WUNTRACED)[1]
+print("stopped by", signal.Signals(os.WSTOPSIG(how)).name, flush=True)
+os.tcsetpgrp(0, kid)
+os.kill(kid, signal.SIGCONT)
+how = os.waitpid(kid, os.WUNTRACED)[1]
+os.tcsetpgrp(0, os.getpgrp())
+print("then", how, flush=True)
+' "$@" """)
+    tty.wait_for('5 rounds compared')
+    open('away', 'w').close()
+    tty.wait_for('stopped by SIGTSTP')
+    tty.wait_for('Rounds')
+    tty.press('Q')
+    tty.wait_for('then 0')
     tty.finish(0)
 
 
@@ -240,6 +287,7 @@ def a_person_in_tmux_finds_exports_and_leaves(p):
 TESTS = [live_keys_work_and_quitting_restores_the_terminal, judging_a_round_says_so_and_ends,
          a_signal_restores_the_terminal, a_terminal_without_a_cursor_is_refused,
          stopping_and_coming_back_keeps_the_screen, a_stop_that_comes_while_the_screen_is_drawn_is_not_lost,
+         a_stopped_browser_can_be_ended, a_stop_out_of_the_foreground_is_one_stop,
          bytes_that_are_no_key_change_nothing, a_resized_terminal_is_filled,
          a_growing_tape_is_followed, a_tape_that_comes_late_is_waited_for_and_one_that_is_replaced_is_told,
          a_tape_that_is_cut_is_named_as_the_reason, the_mouse_is_off_until_its_key,

@@ -52,11 +52,11 @@ static void what_is_written_is_read(void **state)
 static void what_is_not_named_runs_as_by_default(void **state)
 {
     (void)state;
-    const eng_dispatch d = eng_dispatch_default(), other = eng_dispatch_all(ENG_VARIANT_SEPARATE);
+    const eng_dispatch d = eng_dispatch_default(), other = eng_dispatch_all(ENG_VARIANT_FUSED);
     for (int32_t stage = 0; stage < ENG_STAGES_MAX; stage++)
         for (int32_t rows = 1; rows <= ENG_DISPATCH_ROWS; rows++) {
             assert_int_equal(eng_dispatch_variant(&d, stage, rows), ENG_VARIANT_DEFAULT);
-            assert_int_equal(eng_dispatch_variant(&other, stage, rows), ENG_VARIANT_SEPARATE);
+            assert_int_equal(eng_dispatch_variant(&other, stage, rows), ENG_VARIANT_FUSED);
         }
     static const int32_t OUTSIDE[][2] = { { -1, 5 }, { ENG_STAGES_MAX, 5 }, { 0, 0 }, { 0, -1 },
                                           { 0, ENG_DISPATCH_ROWS + 1 }, { INT32_MAX, INT32_MAX },
@@ -67,7 +67,7 @@ static void what_is_not_named_runs_as_by_default(void **state)
 
 static void no_file_is_the_default(void **state)
 {
-    eng_dispatch d = eng_dispatch_all(ENG_VARIANT_SEPARATE);
+    eng_dispatch d = eng_dispatch_all(ENG_VARIANT_FUSED); /* not the default */
     char note[ERR_MSG_BYTES] = "x";
     (void)state;
     OK(eng_dispatch_read("nowhere.json", CARD, &d, note, e));
@@ -77,7 +77,7 @@ static void no_file_is_the_default(void **state)
 static void a_file_of_another_card_is_noted_and_left_aside(void **state)
 {
     static const char *const OTHERS[] = { "NVIDIA H100, sm_90", "NVIDIA H20", "NVIDIA H200 MIG 1g.18gb, sm_90", "NVIDIA" };
-    eng_dispatch d;
+    eng_dispatch d = eng_dispatch_all(ENG_VARIANT_FUSED);
     char note[ERR_MSG_BYTES];
     (void)state;
     OK(eng_dispatch_write(PATH, CARD, ARM, 1, ENTRIES, COUNT_OF(ENTRIES), e));
@@ -128,7 +128,7 @@ static void what_is_no_table_is_refused_by_place(void **state)
     char text[1024];
     (void)state;
     for (size_t i = 0; i < COUNT_OF(BAD); i++) {
-        eng_dispatch d = eng_dispatch_all(ENG_VARIANT_SEPARATE);
+        eng_dispatch d = eng_dispatch_all(ENG_VARIANT_FUSED); /* not the default */
         snprintf(text, sizeof text, "%s%s%s", BAD[i].head, BAD[i].experts, BAD[i].end);
         put_text(text);
         REFUSED(eng_dispatch_read(PATH, CARD, &d, NULL, e), BAD[i].code, BAD[i].found);
@@ -136,11 +136,11 @@ static void what_is_no_table_is_refused_by_place(void **state)
         REFUSED(eng_dispatch_read(PATH, "another card", &d, NULL, e), BAD[i].code, BAD[i].found);
     }
     snprintf(text, sizeof text, "%s%s", HEAD,
-             "[{\"stage\": 1, \"rows\": 5, \"variant\": \"separate\", \"us\": 0, \"more\": []}]}");
+             "[{\"stage\": 1, \"rows\": 5, \"variant\": \"fused\", \"us\": 0, \"more\": []}]}");
     put_text(text);
     eng_dispatch d;
     OK(eng_dispatch_read(PATH, CARD, &d, NULL, e)); /* what is not read may be anything */
-    assert_int_equal(eng_dispatch_variant(&d, 1, 5), ENG_VARIANT_SEPARATE);
+    assert_int_equal(eng_dispatch_variant(&d, 1, 5), ENG_VARIANT_FUSED);
 }
 
 static void a_folder_or_a_huge_file_of_that_name_is_refused(void **state)
@@ -186,7 +186,7 @@ static void after_write(const void *ctx, err_code rc, const err *why, err_code w
     if (old != (rc != ERR_OK)) fail_msg("fault %ld: %s: the file is %s", at, err_name(rc), old ? "the old one" : "another");
     eng_dispatch d;
     if (rc == ERR_OK) OK(eng_dispatch_read(PATH, CARD, &d, NULL, e));
-    if (rc == ERR_OK) assert_int_equal(eng_dispatch_variant(&d, 2, 5), ENG_VARIANT_SEPARATE);
+    if (rc == ERR_OK) assert_int_equal(eng_dispatch_variant(&d, 0, 5), ENG_VARIANT_FUSED);
 }
 
 static void a_write_with_any_fault_leaves_the_file_of_before(void **state)
@@ -201,7 +201,7 @@ static void before_read(const void *ctx)
 {
     (void)ctx;
     OK(eng_dispatch_write(PATH, CARD, ARM, 1, ENTRIES, COUNT_OF(ENTRIES), e));
-    read_back = eng_dispatch_all(ENG_VARIANT_SEPARATE);
+    read_back = eng_dispatch_all(ENG_VARIANT_FUSED);
 }
 
 static err_code run_read(const void *ctx, err *e)
@@ -215,7 +215,7 @@ static void after_read(const void *ctx, err_code rc, const err *why, err_code wa
     (void)ctx;
     if (rc != ERR_OK && (rc != wanted || !why->msg[0] || !is_default(&read_back)))
         fail_msg("fault %ld: %s: %s", at, err_name(rc), why->msg);
-    if (rc == ERR_OK) assert_int_equal(eng_dispatch_variant(&read_back, 2, 5), ENG_VARIANT_SEPARATE);
+    if (rc == ERR_OK) assert_int_equal(eng_dispatch_variant(&read_back, 0, 5), ENG_VARIANT_FUSED);
 }
 
 static void a_read_without_memory_says_so(void **state)
