@@ -142,7 +142,7 @@ static void describe(rpl_trial *t)
     snprintf(t->best->text, sizeof t->best->text, "%s: %lld of %lld rows (%lld to %lld), %lld of %lld columns (%lld to "
              "%lld)%s%s", told ? eng_cause_name(ENG_CAUSE_FUNCTION) : UNTOLD, (long long)t->n_bad_rows, (long long)t->rows,
              (long long)t->first_bad, (long long)t->last_bad, (long long)n_cols, (long long)t->cols, (long long)first,
-             (long long)last, more, told ? "" : "; certify --rerun tells");
+             (long long)last, more, told ? "" : "; sparktape certify --rerun tells");
 }
 
 /* ---- a trial ---- */

@@ -77,8 +77,11 @@ def stopping_and_coming_back_keeps_the_screen(p):
 
 
 def a_stop_that_comes_while_the_screen_is_drawn_is_not_lost(p):
-    again = ('stty noflsh; set -m; "$@"; n=148; while [ $n = 148 ]; do echo stopped; read line; fg >/dev/null; n=$?; done; '
+    go = 'while [ ! -e go ]; do sleep 0.02; done; rm go'  # the shell must not read: a key may still be there
+    again = (f'stty noflsh; set -m; "$@"; n=148; while [ $n = 148 ]; do echo stopped; {go}; fg >/dev/null; n=$?; done; '
              'stty -noflsh; exit $n')  # noflsh: else ^Z has the terminal forget keys that nobody has read
+    if os.path.exists('go'):
+        os.remove('go')
     tty = Live(p, *tapes(p), shell=again)
     tty.wait_for('Rounds')
     for i in range(40):
@@ -86,7 +89,7 @@ def a_stop_that_comes_while_the_screen_is_drawn_is_not_lost(p):
         time.sleep(0.0005 * i)
         tty.press('\x1a')
         tty.wait_for('stopped')
-        tty.press('\n')
+        open('go', 'w').close()
         tty.wait_for('Program')
         tty.press('q')
         tty.wait_for('Rounds')
