@@ -83,7 +83,7 @@ def a_stop_that_comes_while_the_screen_is_drawn_is_not_lost(p):
     if os.path.exists('go'):
         os.remove('go')
     tty = Live(p, *tapes(p), shell=again)
-    tty.wait_for('Rounds')
+    tty.wait_for('5 rounds compared')  # before that no origin is known that o could go to
     for i in range(40):
         tty.press('o')
         time.sleep(0.0005 * i)
